@@ -1,0 +1,39 @@
+# Two verbs for users: `make demo` and `make test`. Both make .venv themselves; only python3 (3.10+) is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test quick check bench proto clean
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	touch $@
+
+demo: $(VENV)/.ready  ## The main job on real input, in under five minutes
+	$(BIN)/python examples/demo/demo.py
+
+test: $(VENV)/.ready  ## Every test
+	$(BIN)/python -m pytest
+
+quick: $(VENV)/.ready  ## The tests that take seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.ready  ## Linter, formatter and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready  ## Beside the real Triton; writes docs/benchmarks.md
+	$(BIN)/python -m bench
+
+proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every protobuf >= 4.25 can load)
+	$(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/pip install --quiet "grpcio-tools==1.62.3" "mypy-protobuf==3.6.0" "setuptools<80"
+	cd platform && PATH=$(CURDIR)/.venv-proto/bin:$$PATH ../.venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=. `find naiad -name '*.proto'`
+	rm -rf .venv-proto
+
+clean:
+	rm -rf $(VENV) .venv-proto build dist

@@ -1,0 +1,1 @@
+"""config.pbtxt and command-line options, parsed once into values."""

@@ -1,0 +1,1 @@
+"""HTTP, gRPC and metrics: bytes to engine calls and back."""

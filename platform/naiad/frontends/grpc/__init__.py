@@ -1,0 +1,1 @@
+"""KServe v2 over gRPC with Triton's extensions."""

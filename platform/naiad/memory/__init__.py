@@ -1,0 +1,1 @@
+"""The host's side of the shared segments: who holds which bytes."""

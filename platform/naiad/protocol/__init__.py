@@ -1,0 +1,1 @@
+"""Values that cross every layer: datatypes, requests, responses, metadata."""

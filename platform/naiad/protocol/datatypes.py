@@ -1,0 +1,67 @@
+"""The tensor datatypes of KServe v2 and Triton, with their three spellings."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+
+class Datatype(enum.IntEnum):
+    """A tensor datatype; the value is the number of `DataType` in ModelConfig, also used between host and guest."""
+
+    INVALID = 0
+    BOOL = 1
+    UINT8 = 2
+    UINT16 = 3
+    UINT32 = 4
+    UINT64 = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FP16 = 10
+    FP32 = 11
+    FP64 = 12
+    BYTES = 13
+    BF16 = 14
+
+    @property
+    def config_name(self) -> str:
+        """The name in config.pbtxt, such as `TYPE_FP32`; BYTES is `TYPE_STRING` there."""
+        return "TYPE_STRING" if self is Datatype.BYTES else f"TYPE_{self.name}"
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of one element, 0 where elements vary (BYTES) or there are none (INVALID)."""
+        return BYTE_SIZES[self]
+
+    @property
+    def numpy(self) -> np.dtype[np.generic] | None:
+        """The numpy type of the elements; None for BYTES and for BF16, which numpy lacks."""
+        return NUMPY_TYPES.get(self)
+
+
+BYTE_SIZES: tuple[int, ...] = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)
+"""Bytes of one element by number of datatype: a tuple, because the request path looks sizes up per tensor."""
+
+NUMPY_TYPES: dict[Datatype, np.dtype[np.generic]] = {
+    Datatype.BOOL: np.dtype(np.bool_),
+    Datatype.UINT8: np.dtype("<u1"),
+    Datatype.UINT16: np.dtype("<u2"),
+    Datatype.UINT32: np.dtype("<u4"),
+    Datatype.UINT64: np.dtype("<u8"),
+    Datatype.INT8: np.dtype("<i1"),
+    Datatype.INT16: np.dtype("<i2"),
+    Datatype.INT32: np.dtype("<i4"),
+    Datatype.INT64: np.dtype("<i8"),
+    Datatype.FP16: np.dtype("<f2"),
+    Datatype.FP32: np.dtype("<f4"),
+    Datatype.FP64: np.dtype("<f8"),
+}
+
+BY_NAME: dict[str, Datatype] = {d.name: d for d in Datatype if d is not Datatype.INVALID}
+"""Datatypes by the name KServe v2 uses on the wire, such as `FP32` and `BYTES`."""
+
+BY_CONFIG_NAME: dict[str, Datatype] = {d.config_name: d for d in Datatype}
+"""Datatypes by the name config.pbtxt uses, such as `TYPE_FP32` and `TYPE_STRING`."""

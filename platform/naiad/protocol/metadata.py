@@ -1,0 +1,135 @@
+"""What the server tells about itself and its models: plain values for the frontends to print."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""The extension names of `GET /v2`, in the reference's order (core: src/tritonserver.cc)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMetadata:
+    """Name, version and protocol extensions of the server."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...] = EXTENSIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMetadata:
+    """Name, KServe datatype and shape of an input or output; a leading -1 stands for the batch dimension."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetadata:
+    """What a model takes and gives.
+
+    Attributes:
+        name: The model.
+        versions: Its versions as strings.
+        platform: `platform` of the configuration, or its `backend` where that is empty.
+        inputs: Inputs in the configuration's order.
+        outputs: Outputs in the configuration's order.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+class ModelState(enum.Enum):
+    """State of one model version, as the repository index prints it."""
+
+    UNKNOWN = "UNKNOWN"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """One line of the repository index; a model that was never loaded has a name alone."""
+
+    name: str
+    version: str = ""
+    state: ModelState | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A count and the nanoseconds they took together."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatistics:
+    """Durations of execute calls with one batch size."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatistics:
+    """Statistics of one model version (extension_statistics).
+
+    Attributes:
+        name: The model.
+        version: Its version as a string.
+        last_inference: Milliseconds since the epoch of the last inference, 0 if there was none.
+        inference_count: Batch items inferred.
+        execution_count: Calls of `execute`.
+        success: Requests that succeeded, from submission to response.
+        fail: Requests that failed.
+        queue: Time in the queue.
+        compute_input: Time to lay inputs out for the guest.
+        compute_infer: Time in the guest.
+        compute_output: Time to take outputs over.
+        cache_hit: Requests answered from the response cache.
+        cache_miss: Requests looked up in vain.
+        batch_stats: Per batch size.
+    """
+
+    name: str
+    version: str
+    last_inference: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    cache_hit: Duration = Duration()
+    cache_miss: Duration = Duration()
+    batch_stats: tuple[BatchStatistics, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""Model repositories on disk: what lies where."""

@@ -1,0 +1,1 @@
+"""Which backend, artifacts and environment run a model, and why."""

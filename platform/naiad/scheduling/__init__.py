@@ -1,0 +1,1 @@
+"""Which request goes to which instance: pure state machines without clock or I/O."""

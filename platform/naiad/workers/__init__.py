@@ -1,0 +1,1 @@
+"""Guest processes: launch, channel, death."""
