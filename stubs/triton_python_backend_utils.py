@@ -1,0 +1,1 @@
+"""Helpers for `model.py` files, usually imported as `pb_utils`."""
