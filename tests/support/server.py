@@ -1,0 +1,296 @@
+"""A real server process for tests: started on free loopback ports, waited for, ended by its id, checked for leftovers.
+
+    with ServerProcess(repository, work=tmp_path) as server:
+        reply = server.post("/v2/models/add_sub/infer", {"inputs": [...]})
+
+The same class starts the reference (`command=`), so that both servers are asked in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+HOST = "127.0.0.1"
+TRITONSERVER = Path(sys.executable).with_name("tritonserver")
+# Not `random.random`: pytest-randomly seeds it alike in every process, and tests run side by side would meet.
+_random = random.SystemRandom()
+
+
+class ServerError(AssertionError):
+    """The server did not do what the test takes for granted: start, become ready, end, leave nothing behind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """One HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error answer; anything but `{"error": text}` fails the test."""
+        content = self.json()
+        assert list(content) == ["error"], content
+        return str(content["error"])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on, below the range outgoing connections are given (so none is lost before it is bound)."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _random.randrange(22000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
+    """Ask again and again until the answer is true; return it. Bounded, with a message that names what never came."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise ServerError(f"waited {timeout} s in vain for {what}")
+        time.sleep(0.04)
+
+
+def _runs(process: psutil.Process) -> bool:
+    # A container's first process may never reap orphans; a zombie holds nothing and is no leftover.
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class ServerProcess:
+    """A server with HTTP, gRPC and metrics on loopback ports of its own.
+
+    Args:
+        repository: One model repository or several.
+        options: Further command-line arguments.
+        work: A folder of the test's own: log, caches (the store of environments among them).
+        command: What to start; the installed `tritonserver` unless told.
+        environ: Variables to add to the inherited ones; None as value removes one.
+        wait: "live" or "ready": what entering waits for; "" returns at once (for starts that are to fail).
+        timeout: Bound of every wait, in seconds.
+    """
+
+    def __init__(
+        self,
+        repository: Path | Sequence[Path] | None,
+        *options: str,
+        work: Path,
+        command: Sequence[str | Path] = (TRITONSERVER,),
+        environ: Mapping[str, str | None] | None = None,
+        wait: str = "ready",
+        timeout: float = 30,
+    ) -> None:
+        repositories = [repository] if isinstance(repository, Path) else list(repository or ())
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+        self.command = [
+            *map(str, command),
+            *(f"--model-repository={path}" for path in repositories),
+            f"--http-address={HOST}",
+            f"--http-port={self.http_port}",
+            f"--grpc-address={HOST}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            *options,
+        ]
+        self.work = work
+        self.log_path = work / f"server-{self.http_port}.log"
+        self.timeout = timeout
+        self._wait = wait
+        self._environ = self._child_environ(environ or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: dict[int, psutil.Process] = {}
+
+    def __repr__(self) -> str:
+        state = "not started" if self._process is None else f"pid={self.pid} exit={self._process.poll()}"
+        return f"<ServerProcess {state} http={self.http_port} grpc={self.grpc_port}>"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server has not been started"
+        return self._process.pid
+
+    @property
+    def http_url(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{HOST}:{self.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{HOST}:{self.metrics_port}"
+
+    @property
+    def log(self) -> str:
+        """Everything the server and its guests have printed so far."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def __enter__(self) -> ServerProcess:  # noqa: PYI034 - typing.Self is 3.11+
+        self.start()
+        try:
+            if self._wait:
+                self.wait_health(self._wait)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            # Judging the end as well would hide the failure that brought us here.
+            self.kill()
+            if isinstance(error, AssertionError):
+                print(f"--- log of {self!r}\n{self.log}")
+
+    def start(self) -> None:
+        """Start the process; waits for nothing."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environ
+            )
+
+    def wait_health(self, kind: str) -> None:
+        """Until `/v2/health/<kind>` answers 200; a server that ends meanwhile is an error with its log."""
+        self.wait_for(lambda: self._health(kind), f"/v2/health/{kind} to answer 200")
+
+    def wait_exit(self, timeout: float | None = None) -> int:
+        """Until the process has ended by itself; its exit code."""
+        assert self._process is not None, "the server has not been started"
+        self._remember_family()
+        try:
+            code = self._process.wait(timeout or self.timeout)
+        except subprocess.TimeoutExpired:
+            raise ServerError(f"the server runs on; its log:\n{self.log}") from None
+        self._check_leftovers()
+        return code
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        """As `wait_until`, but gives up as soon as the server has ended, and shows its log."""
+        try:
+            return wait_until(lambda: self._while_running(condition), what, self.timeout)
+        except ServerError as error:
+            raise ServerError(f"{error}\n--- log\n{self.log}") from None
+
+    def wait_log(self, text: str) -> None:
+        """Until the log holds `text`."""
+        self.wait_for(lambda: text in self.log, f"the log to say {text!r}")
+
+    def children(self) -> list[psutil.Process]:
+        """The processes below the server now: its guests and what they started."""
+        self._remember_family()
+        return [process for process in self._family.values() if process.is_running()]
+
+    def stop(self) -> int:
+        """End by SIGTERM as an operator does; must end in time and leave no process behind. Returns the exit code."""
+        assert self._process is not None, "the server has not been started"
+        if self._process.poll() is None:
+            self._remember_family()
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerError(f"the server did not end on SIGTERM within {self.timeout} s:\n{self.log}") from None
+        self._check_leftovers()
+        return code
+
+    def kill(self) -> None:
+        """End everything at once, by id, without judging."""
+        if self._process is None:
+            return
+        self._remember_family()
+        self._process.kill()
+        self._process.wait()
+        for process in self._family.values():
+            # psutil compares start times, so an id that was given away since is left alone.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
+        return self.request("GET", path, headers=headers)
+
+    def post(self, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> Reply:
+        """Post bytes as they are, anything else as JSON."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.request("POST", path, content, headers)
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """One request on a connection of its own."""
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.http_port, timeout=self.timeout)) as connection:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+
+    def _child_environ(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        # A store of environments in the user's cache would make one test's start another's second start.
+        environ: dict[str, str | None] = {**os.environ, "XDG_CACHE_HOME": str(self.work / "cache"), **changes}
+        return {name: value for name, value in environ.items() if value is not None}
+
+    def _while_running(self, condition: Callable[[], Any]) -> Any:
+        assert self._process is not None, "the server has not been started"
+        self._remember_family()
+        value = condition()
+        if not value and self._process.poll() is not None:
+            raise ServerError(f"the server ended with code {self._process.returncode}")
+        return value
+
+    def _health(self, kind: str) -> bool:
+        try:
+            return self.get(f"/v2/health/{kind}").status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False  # not listening yet
+
+    def _remember_family(self) -> None:
+        # Asked while the server lives: afterwards a guest's parent is init and nothing says whose it was.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found: Iterable[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
+            self._family.update({process.pid: process for process in found})
+
+    def _check_leftovers(self) -> None:
+        _, alive = psutil.wait_procs(self._family.values(), timeout=5)
+        alive = [process for process in alive if _runs(process)]
+        if alive:
+            names = ", ".join(f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in alive)
+            self.kill()
+            raise ServerError(f"the server ended but left processes behind: {names}")
