@@ -1,0 +1,210 @@
+"""The protocol between host and guest: framed, typed, versioned messages on one Unix stream socket.
+
+A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Tensor bytes never travel here; messages say
+where in a segment they lie. Two messages make up the request path and are packed by hand: EXECUTE (host to guest) and
+RESPONSES (guest to host). All others are rare and carry a short list of fields described by a format string.
+
+Both sides come from one release, but a guest may be an older one that a custom stub pinned: HELLO carries
+PROTOCOL_VERSION, and the host refuses another one.
+
+Shared by host and guest; imports nothing of ours. Python 3.8+.
+"""
+
+from __future__ import annotations
+
+import struct
+
+PROTOCOL_VERSION = 1
+
+FRAME = struct.Struct("<IHH")
+MAX_FRAME = 256 << 20
+"""A frame longer than this is a broken peer, not a message (a model configuration is some kilobytes)."""
+
+
+class Kind:
+    """Kinds of messages. Plain integers: an enum's look-up would cost on every message."""
+
+    # guest to host
+    HELLO = 1  # interpreter is up: protocol version, pid, Python version, numpy version
+    PROGRESS = 2  # still alive while loading
+    READY = 3  # model loaded and initialised: 1 if it defines `execute`
+    COMPLETED = 4  # auto_complete_config returned: configuration as JSON
+    FAILED = 5  # loading failed: code, message, traceback text
+    RESPONSES = 6
+    LOG = 7  # level, file name, line, message
+    WANT_RELEASE = 8  # the output segment is full: hand ranges back now
+    FINALIZED = 9
+    # host to guest
+    LOAD = 20
+    EXECUTE = 21
+    RELEASE = 22  # offsets of output blocks that were read
+    CANCEL = 23  # keys of requests nobody waits for any more
+    TRIM = 24  # traffic paused: give free pages back
+    FINALIZE = 25
+
+
+FIELDS = {
+    Kind.HELLO: "uuss",
+    Kind.PROGRESS: "",
+    Kind.READY: "u",
+    Kind.COMPLETED: "s",
+    Kind.FAILED: "uss",
+    Kind.LOG: "usus",
+    Kind.WANT_RELEASE: "",
+    Kind.FINALIZED: "",
+    Kind.LOAD: "m",
+    Kind.RELEASE: "q",
+    Kind.CANCEL: "q",
+    Kind.TRIM: "",
+    Kind.FINALIZE: "",
+}
+"""Fields of each rare message: u unsigned 64-bit, s string, q list of unsigned 64-bit, m mapping of strings."""
+
+_U64 = struct.Struct("<Q")
+_U32 = struct.Struct("<I")
+
+# EXECUTE: head, released output offsets (u64 each), then each request: head, request id, correlation id if a string,
+# parameters as JSON, inputs, requested outputs (u16 index each).
+EXECUTE_HEAD = struct.Struct("<IHH")  # batch, requests, released output blocks
+REQUEST_HEAD = struct.Struct("<QQQIHHHHI")
+# key, correlation id, timeout in us, flags, inputs, requested outputs (ALL_OUTPUTS: all), bytes of request id,
+# bytes of correlation id (NO_STRING: it is the number), bytes of parameters
+ALL_OUTPUTS = 0xFFFF
+NO_STRING = 0xFFFF
+MAX_ID_BYTES = 0xFFFE
+
+# RESPONSES: head, then each response: head, parameters as JSON or the error's message, outputs.
+RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
+DONE = 1  # execute returned: the batch's inputs are free
+RESPONSE_HEAD = struct.Struct("<QqBBHI")
+# key, output block to release after reading (-1: none), flags, error code, outputs, bytes of text
+FINAL = 1
+ERROR = 2
+EMPTY = 4  # a final mark without a response
+
+OTHER_NAME = 0xFFFF
+"""Index of a tensor whose name is not configured; the name follows the dimensions as `<u16 length><bytes>`."""
+
+
+def _tensor_struct(dimensions: int) -> struct.Struct:
+    return struct.Struct(f"<HBBQQ{dimensions}q")
+
+
+MAX_DIMENSIONS = 32
+TENSOR = tuple(_tensor_struct(n) for n in range(MAX_DIMENSIONS + 1))
+"""Tensor by number of dimensions: index of the name, datatype, dimensions, offset, bytes, shape."""
+TENSOR_HEAD = _tensor_struct(0)
+
+
+class WireError(Exception):
+    """A peer sent something the protocol does not allow."""
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """One frame, ready to send."""
+    return FRAME.pack(len(payload), kind, 0) + payload
+
+
+def pack(kind: int, *fields: object) -> bytes:
+    """One frame of a rare message, its fields as FIELDS says."""
+    parts = []
+    for code, value in zip(FIELDS[kind], fields):
+        if code == "u":
+            parts.append(_U64.pack(value))
+        elif code == "s":
+            _pack_string(parts, value)  # type: ignore[arg-type]
+        elif code == "q":
+            parts.append(_U32.pack(len(value)))  # type: ignore[arg-type]
+            parts.append(struct.pack(f"<{len(value)}Q", *value))  # type: ignore[arg-type, misc]
+        else:
+            parts.append(_U32.pack(len(value)))  # type: ignore[arg-type]
+            for key, item in value.items():  # type: ignore[attr-defined]
+                _pack_string(parts, key)
+                _pack_string(parts, item)
+    return frame(kind, b"".join(parts))
+
+
+def _pack_string(parts: list[bytes], text: str) -> None:
+    data = text.encode("utf-8", "surrogateescape")
+    parts.append(_U32.pack(len(data)))
+    parts.append(data)
+
+
+def unpack(kind: int, payload: memoryview) -> tuple:  # type: ignore[type-arg]
+    """The fields of a rare message.
+
+    Raises:
+        WireError: Where the payload is not what FIELDS says.
+    """
+    reader = _Reader(payload)
+    try:
+        values = tuple([reader.read(code) for code in FIELDS[kind]])
+    except (KeyError, struct.error, UnicodeDecodeError) as error:
+        raise WireError(f"message of kind {kind} is malformed: {error}") from error
+    if reader.position != len(payload):
+        raise WireError(f"message of kind {kind} has {len(payload) - reader.position} bytes too many")
+    return values
+
+
+class _Reader:
+    def __init__(self, payload: memoryview) -> None:
+        self.payload = payload
+        self.position = 0
+
+    def read(self, code: str) -> object:
+        if code == "u":
+            return self._number(_U64)
+        if code == "s":
+            return self._string()
+        count = self._number(_U32)
+        if code == "q":
+            values = struct.unpack_from(f"<{count}Q", self.payload, self.position)
+            self.position += 8 * count
+            return list(values)
+        return {self._string(): self._string() for _ in range(count)}
+
+    def _number(self, packer: struct.Struct) -> int:
+        (value,) = packer.unpack_from(self.payload, self.position)
+        self.position += packer.size
+        return int(value)
+
+    def _string(self) -> str:
+        length = self._number(_U32)
+        end = self.position + length
+        if end > len(self.payload):
+            raise WireError("a string runs past the end of its message")
+        text = str(self.payload[self.position : end], "utf-8", "surrogateescape")
+        self.position = end
+        return text
+
+
+class FrameReader:
+    """Cuts a stream of received bytes into frames."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
+        """Frames complete so far, as kind and payload; the rest is kept.
+
+        Raises:
+            WireError: For a frame longer than MAX_FRAME.
+        """
+        if self._pending:
+            data = self._pending + data
+        frames = []
+        view = memoryview(data)
+        position, end = 0, len(data)
+        while end - position >= FRAME.size:
+            length, kind, _ = FRAME.unpack_from(data, position)
+            if length > MAX_FRAME:
+                raise WireError(f"a message of {length} bytes is longer than any the protocol has")
+            start = position + FRAME.size
+            if end - start < length:
+                break
+            position = start + length
+            frames.append((kind, view[start:position]))
+        self._pending = data[position:] if position < end else b""
+        return frames
