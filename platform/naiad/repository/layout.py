@@ -1,0 +1,143 @@
+"""What lies where in model repositories: `<repository>/<model>/<version>/`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.config.model import All, Latest, Specific, VersionPolicy
+from naiad.errors import RepositoryError
+
+__all__ = [
+    "DUPLICATE_REASON",
+    "ModelFiles",
+    "RepositoryScan",
+    "available_versions",
+    "scan",
+    "versions_to_load",
+]
+
+_log = logging.getLogger("naiad.repository")
+
+DUPLICATE_REASON = "model appears in two or more repositories"
+"""Why a model of that name is not loaded, as the repository index prints it."""
+
+_RESERVED = frozenset({"warmup", "initial_state", "configs"})
+_LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """Where a model lies.
+
+    Attributes:
+        name: Name of its directory, which is its own name.
+        repository: The repository that holds it, as it was given.
+        directory: Its directory.
+    """
+
+    name: str
+    repository: Path
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryScan:
+    """What the repositories hold.
+
+    Attributes:
+        models: Models by name, in the order of names.
+        duplicates: Names found in more than one repository, with the places; none of them is in `models`.
+    """
+
+    models: Mapping[str, ModelFiles]
+    duplicates: Mapping[str, tuple[ModelFiles, ...]]
+
+
+def scan(repositories: Sequence[Path]) -> RepositoryScan:
+    """List the models of some repositories; every directory is one.
+
+    Raises:
+        RepositoryError: If a repository is not a directory.
+    """
+    places: dict[str, list[ModelFiles]] = {}
+    # One repository named twice is one repository.
+    for repository in dict.fromkeys(repositories):
+        for directory in subdirectories(repository):
+            files = ModelFiles(name=directory.name, repository=repository, directory=directory)
+            places.setdefault(files.name, []).append(files)
+    for name in sorted(name for name, found in places.items() if len(found) > 1):
+        _log.error("failed to poll model '%s': not unique across all model repositories", name)
+    return RepositoryScan(
+        models={name: found[0] for name, found in sorted(places.items()) if len(found) == 1},
+        duplicates={name: tuple(found) for name, found in sorted(places.items()) if len(found) > 1},
+    )
+
+
+def subdirectories(directory: Path) -> list[Path]:
+    """The directories in a directory by name.
+
+    Raises:
+        RepositoryError: If it is not a directory or cannot be read.
+    """
+    if not directory.is_dir():
+        raise RepositoryError(f"repository path is not a valid directory: {directory}")
+    return sorted((entry for entry in directory.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
+
+
+def available_versions(files: ModelFiles) -> dict[int, Path]:
+    """The version directories of a model, ascending; others are skipped with a warning."""
+    versions: dict[int, Path] = {}
+    for directory in subdirectories(files.directory):
+        number = _version_number(directory.name, files.name)
+        if number is not None:
+            versions.setdefault(number, directory)
+    return dict(sorted(versions.items()))
+
+
+def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str) -> tuple[int, ...]:
+    """The versions a policy selects, ascending.
+
+    Raises:
+        RepositoryError: If there is none.
+    """
+    present = sorted(available)
+    match policy:
+        case Specific(wanted):
+            for version in sorted(set(wanted).difference(present)):
+                _log.error(
+                    "version %d is specified for model '%s', but the version directory is not present", version, model
+                )
+            chosen = tuple(version for version in present if version in wanted)
+        case Latest(count):
+            chosen = tuple(present[-count:] if count else ())
+        case All():
+            chosen = tuple(present)
+    if not chosen:
+        raise RepositoryError(
+            f"at least one version must be available under the version policy of model '{model}'",
+        )
+    return chosen
+
+
+def _version_number(name: str, model: str) -> int | None:
+    """The number at the start of a directory's name: `2abc` is version 2, as for the reference."""
+    if name in _RESERVED:
+        return None
+    if len(name) > 1 and name.startswith("0"):
+        _log.warning(
+            "ignore version directory '%s' which contains leading zeros in its directory name, of model '%s'",
+            name,
+            model,
+        )
+        return None
+    match = _LEADING_NUMBER.match(name)
+    if match is None:
+        _log.warning(
+            "ignore version directory '%s' which fails to convert to integral number, of model '%s'", name, model
+        )
+        return None
+    return int(match[1])

@@ -1,0 +1,80 @@
+"""From a model's files to its configuration: find, parse, fill in, check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from naiad.config import model_config_pb2 as pb
+from naiad.config.autofill import fill_backend
+from naiad.config.normalise import normalise, normalise_instance_groups
+from naiad.config.text import parse_text
+from naiad.config.validate import validate, validate_name
+from naiad.errors import ConfigError
+from naiad.repository.layout import ModelFiles, subdirectories
+
+__all__ = ["CONFIG_FILENAME", "config_path", "is_config_provided", "prepare_config", "read_config"]
+
+CONFIG_FILENAME = "config.pbtxt"
+
+
+def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb.ModelConfig:
+    """Read the configuration of a model, filled in, normalised and checked, as it is before the model completes it.
+
+    Args:
+        files: Where the model lies.
+        strict: Nothing may be left to the model: the file must be there and say all inputs and outputs.
+        config_name: Prefer `configs/<config_name>.pbtxt` where it exists.
+
+    Raises:
+        ConfigError: If this model's configuration is missing, broken or contradicts itself.
+    """
+    path = config_path(files, config_name)
+    message = _parse_file(path) if strict or path.exists() else pb.ModelConfig()
+    return prepare_config(message, files, strict=strict)
+
+
+def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
+    """Fill in, normalise and check a configuration that was parsed elsewhere, such as a load request's override.
+
+    Raises:
+        ConfigError: If the configuration contradicts itself or the model's files.
+    """
+    fill_backend(message, files.name, _first_version_listing(files.directory))
+    normalise(message)
+    validate(message, with_io=strict)
+    validate_name(message, files.name)
+    normalise_instance_groups(message)
+    return message
+
+
+def config_path(files: ModelFiles, config_name: str = "") -> Path:
+    """Where the configuration is, or would be if there were one."""
+    if config_name:
+        custom = files.directory / "configs" / f"{config_name}.pbtxt"
+        if custom.exists():
+            return custom
+    return files.directory / CONFIG_FILENAME
+
+
+def is_config_provided(files: ModelFiles, config_name: str = "") -> bool:
+    """Whether there is a configuration file at all."""
+    return config_path(files, config_name).exists()
+
+
+def _parse_file(path: Path) -> pb.ModelConfig:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"failed to open text file for read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from error
+    return parse_text(text, path)
+
+
+def _first_version_listing(directory: Path) -> Mapping[str, bool] | None:
+    """What the first subdirectory holds; the reference takes any subdirectory for a version here."""
+    subdirs = subdirectories(directory)
+    if not subdirs:
+        return None
+    return {entry.name: entry.is_dir() for entry in subdirs[0].iterdir()}
