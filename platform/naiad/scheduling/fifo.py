@@ -1,0 +1,103 @@
+"""The default scheduler: one request per execute call, first come first served, any free instance.
+
+A pure state machine: no clock, no processes. Items and instances are whatever the caller uses; instances are hashable.
+
+An instance may be given a second request while it works on the first, so that it need not wait for the host between
+the two. That pays only where the model takes less time than the host's turn, and costs order where it takes longer
+(the second request might have run earlier elsewhere); hence `depth`, which the caller sets per instance from what it
+measures.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+Instance = TypeVar("Instance", bound=Hashable)
+
+
+class Dispatch(NamedTuple, Generic[Instance, Item]):
+    """The decision that *instance* executes *items* now."""
+
+    instance: Instance
+    items: tuple[Item, ...]
+
+
+class FifoScheduler(Generic[Instance, Item]):
+    """Requests that wait and instances that are free.
+
+    Attributes:
+        waiting: Items not dispatched yet, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[Item] = deque()
+        self._load: dict[Instance, int] = {}
+        self._depth: dict[Instance, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<FifoScheduler waiting={len(self.waiting)} load={list(self._load.values())}>"
+
+    def add(self, instance: Instance) -> list[Dispatch[Instance, Item]]:
+        """An instance became ready."""
+        self._load[instance] = 0
+        self._depth[instance] = 1
+        return self._dispatch()
+
+    def remove(self, instance: Instance) -> None:
+        """An instance is gone; what it held is the caller's to fail or to put back."""
+        self._load.pop(instance, None)
+        self._depth.pop(instance, None)
+
+    def set_depth(self, instance: Instance, depth: int) -> None:
+        """How many requests the instance may hold at once; takes effect at the next decision."""
+        if instance in self._depth:
+            self._depth[instance] = depth
+
+    def enqueue(self, item: Item) -> list[Dispatch[Instance, Item]]:
+        """A request arrived."""
+        self.waiting.append(item)
+        return self._dispatch()
+
+    def put_back(self, items: tuple[Item, ...]) -> list[Dispatch[Instance, Item]]:
+        """Requests that were dispatched but never begun; they come first, in their order."""
+        self.waiting.extendleft(reversed(items))
+        return self._dispatch()
+
+    def withdraw(self, item: Item) -> bool:
+        """Take a waiting item out; False where it does not wait (any more)."""
+        try:
+            self.waiting.remove(item)
+        except ValueError:
+            return False
+        return True
+
+    def finished(self, instance: Instance) -> list[Dispatch[Instance, Item]]:
+        """An instance finished one dispatch."""
+        if instance in self._load:
+            self._load[instance] -= 1
+        return self._dispatch()
+
+    def drain(self) -> Iterator[Item]:
+        """Take out everything that waits, oldest first."""
+        while self.waiting:
+            yield self.waiting.popleft()
+
+    def _dispatch(self) -> list[Dispatch[Instance, Item]]:
+        decisions: list[Dispatch[Instance, Item]] = []
+        while self.waiting:
+            instance = self._freest()
+            if instance is None:
+                break
+            self._load[instance] += 1
+            decisions.append(Dispatch(instance, (self.waiting.popleft(),)))
+        return decisions
+
+    def _freest(self) -> Instance | None:
+        best, least = None, 1 << 30
+        for instance, load in self._load.items():
+            if load < least and load < self._depth[instance]:
+                best, least = instance, load
+        return best

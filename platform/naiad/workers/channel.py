@@ -1,0 +1,111 @@
+"""The host's end of a guest's socket: frames in and out, without ever blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from naiad_stub import wire
+
+logger = logging.getLogger("naiad.workers")
+
+_RECEIVE = 1 << 18
+
+
+class Channel:
+    """Frames over a non-blocking stream socket on an event loop."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[int, memoryview], None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Start reading *sock*.
+
+        Args:
+            sock: Owned from now on.
+            loop: The loop whose thread calls everything here.
+            take: Called with kind and payload of each frame; may raise to stop reading.
+            ended: Called once, when the guest has closed its end.
+        """
+        self._socket: socket.socket | None = sock
+        self._loop = loop
+        self._take = take
+        self._ended = ended
+        self._reader = wire.FrameReader()
+        self._outgoing = bytearray()
+        loop.add_reader(sock, self._readable)
+
+    def send(self, data: bytes) -> None:
+        """Send whole frames, now or as soon as the socket takes them. To a guest that is gone: do nothing."""
+        if self._outgoing:
+            self._outgoing += data
+            return
+        if self._socket is None:
+            return
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the end of the process is on its way to us
+        if sent < len(data):
+            self._outgoing += data[sent:]
+            self._loop.add_writer(self._socket, self._writable)
+
+    def drain(self) -> None:
+        """Read what has arrived by now."""
+        while self._socket is not None and self._read():
+            pass
+
+    def close(self) -> None:
+        """Stop reading and close the socket."""
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _writable(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            sent = self._socket.send(self._outgoing)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._outgoing)
+        del self._outgoing[:sent]
+        if not self._outgoing:
+            self._loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        if self._socket is not None:
+            self._read()
+
+    def _read(self) -> bool:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_RECEIVE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)
+            self._ended()
+            return False
+        try:
+            frames = self._reader.feed(data)
+        except wire.WireError:
+            logger.exception("a guest broke the protocol; its channel is closed")
+            self._loop.remove_reader(self._socket)
+            self._ended()
+            return False
+        for kind, payload in frames:
+            self._take(kind, payload)
+        return True

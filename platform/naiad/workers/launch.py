@@ -1,0 +1,78 @@
+"""Starting a guest process: the specification is data, one function spawns."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from naiad.errors import GuestDiedError
+from naiad.memory.instance import InstanceMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """What to start.
+
+    Attributes:
+        name: The instance's name, for logs and error texts.
+        python: The interpreter of the environment.
+        stub: The stub script it runs.
+        library: Folder of `naiad_stub`, told to the stub in NAIAD_STUB_LIBRARY.
+        environ: The child's whole environment.
+        load: Fields of the LOAD message.
+        start_timeout: Seconds a start may take without a sign of progress.
+    """
+
+    name: str
+    python: Path
+    stub: Path
+    library: Path
+    environ: Mapping[str, str]
+    load: Mapping[str, str] = field(repr=False)
+    start_timeout: float = 30.0
+
+
+def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the guest and return it with the host's end of its channel.
+
+    Must be called on the main thread: the kernel ends a guest with the *thread* that started it
+    (prctl(2), PR_SET_PDEATHSIG).
+
+    Raises:
+        GuestDiedError: If the interpreter cannot be executed.
+    """
+    host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    descriptors = (guest_end.fileno(), memory.input_descriptor, memory.output_descriptor)
+    argv = [str(spec.python), str(spec.stub)]
+    for name, value in (
+        ("--socket", descriptors[0]),
+        ("--inputs", descriptors[1]),
+        ("--outputs", descriptors[2]),
+        ("--inputs-size", memory.inputs.capacity),
+        ("--outputs-size", memory.output_capacity),
+        ("--host", os.getpid()),
+    ):
+        argv += [name, str(value)]
+    try:
+        process = subprocess.Popen(
+            argv,
+            env={**spec.environ, "NAIAD_STUB_LIBRARY": str(spec.library)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=descriptors,
+            # Its own session: a Ctrl-C in the terminal is ours to handle, and the guest's children can be ended
+            # with it as one process group.
+            start_new_session=True,
+        )
+    except OSError as error:
+        host_end.close()
+        raise GuestDiedError(f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}") from error
+    finally:
+        guest_end.close()
+    host_end.setblocking(False)
+    return process, host_end

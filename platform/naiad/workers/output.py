@@ -1,0 +1,71 @@
+"""What a guest prints, line by line: logged as it comes, the last lines of stderr kept for the obituary."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import IO
+
+_LINES_KEPT = 20
+_LONGEST_LINE = 16 << 10
+_CHUNK = 1 << 16
+
+
+class LineReader:
+    """Reads one pipe of a guest on the event loop and hands on whole lines.
+
+    Attributes:
+        last_lines: The last lines read, oldest first.
+    """
+
+    def __init__(self, pipe: IO[bytes], take: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Start reading *pipe*; *take* is called with each line, without its end."""
+        self._pipe = pipe
+        self._take = take
+        self._loop = loop
+        self._pending = b""
+        self.last_lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        os.set_blocking(pipe.fileno(), False)
+        loop.add_reader(pipe.fileno(), self._readable)
+
+    def close(self) -> None:
+        """Read what is still there and close the pipe."""
+        if self._pipe.closed:
+            return
+        while self._read():
+            pass
+        self._end()
+
+    def _readable(self) -> None:
+        if not self._read():
+            self._end()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._pipe.fileno(), _CHUNK)
+        except BlockingIOError:
+            # Nothing there now; for `close` that is the end, for the loop's callback it cannot happen.
+            return False
+        if not data:
+            return False
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        if len(self._pending) > _LONGEST_LINE:
+            lines.append(self._pending)
+            self._pending = b""
+        for line in lines:
+            self._line(line)
+        return True
+
+    def _line(self, data: bytes) -> None:
+        text = data.decode("utf-8", "replace").rstrip("\r")
+        self.last_lines.append(text)
+        self._take(text)
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._pipe.fileno())
+        self._pipe.close()
+        if self._pending:
+            self._line(self._pending)
+            self._pending = b""

@@ -1,0 +1,114 @@
+"""The guest program: what runs between the interpreter's start and its end.
+
+Arguments: --socket FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else arrives in
+the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its parent dies, so no
+guest outlives its server, however busy its model is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+
+from naiad_stub import api, logger, request, wire
+from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.segment import Segment
+from naiad_stub.serving import LoadError, ModelServer, complete_config
+
+_PR_SET_PDEATHSIG = 1
+_INTERNAL = 1
+_HEARTBEAT_SECONDS = 0.5
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one model until told to stop; return the exit status."""
+    options = dict(zip(arguments[::2], arguments[1::2]))
+    _die_with(int(options["--host"]))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A Ctrl-C in the terminal goes to the whole group; the host decides when a guest ends.
+        signal.signal(number, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=int(options["--socket"])))
+    try:
+        return _serve(channel, options)
+    except HostGoneError:
+        return 1
+
+
+def _serve(channel: Channel, options: dict[str, str]) -> int:
+    import numpy as np
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    channel.send(wire.pack(wire.Kind.HELLO, wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__))
+    logger.sink = lambda level, file, line, text: channel.send(wire.pack(wire.Kind.LOG, level, file, line, text))
+    spec = wire.unpack(wire.Kind.LOAD, channel.receive_only(wire.Kind.LOAD))[0]
+    with _Heartbeat(channel):
+        try:
+            api.prepare(spec["utils_dir"], spec["version_dir"])
+            if spec["mode"] == "complete":
+                channel.send(wire.pack(wire.Kind.COMPLETED, complete_config(spec)))
+                return 0
+            inputs = _segment(options, "--inputs")
+            outputs = _segment(options, "--outputs")
+            model = ModelServer(channel, inputs, outputs, spec)
+        except LoadError as error:
+            channel.send(wire.pack(wire.Kind.FAILED, _INTERNAL, error.message, error.traceback_text))
+            return 0
+    request.is_cancelled = model.is_cancelled
+    channel.send(wire.pack(wire.Kind.READY, 1))
+    model.run()
+    model.finalize()
+    channel.send(wire.pack(wire.Kind.FINALIZED))
+    return 0
+
+
+def _segment(options: dict[str, str], name: str) -> Segment:
+    descriptor = int(options[name])
+    segment = Segment(descriptor, int(options[f"{name}-size"]))
+    os.close(descriptor)
+    return segment
+
+
+def _die_with(host: int) -> None:
+    """Have the kernel kill this process when the host dies; elsewhere than on Linux a thread watches for it."""
+    if sys.platform.startswith("linux"):
+        import ctypes  # numpy imports it anyway
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != host:  # it died before the line above
+            os._exit(1)
+        return
+
+    def watch() -> None:
+        import time
+
+        while os.getppid() == host:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="naiad-parent", daemon=True).start()
+
+
+class _Heartbeat:
+    """Tells the host, while the model loads, that this process is alive: a slow `initialize` is not a hung one."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="naiad-heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(_HEARTBEAT_SECONDS):
+            try:
+                self._channel.send(wire.pack(wire.Kind.PROGRESS))
+            except HostGoneError:
+                return
