@@ -1,0 +1,14 @@
+"""Sends as many responses as it is told."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for index in range(int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])):
+                tensor = pb_utils.Tensor("INDEX", np.array([index], dtype=np.int32))
+                sender.send(pb_utils.InferenceResponse([tensor]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
