@@ -66,6 +66,13 @@ class FifoScheduler(Generic[Instance, Item]):
         self.waiting.extendleft(reversed(items))
         return self._dispatch()
 
+    def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
+        """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
+        self.waiting.extendleft(reversed(items))
+        if instance in self._load:
+            self._load[instance] -= 1
+            self._depth[instance] = 1
+
     def withdraw(self, item: Item) -> bool:
         """Take a waiting item out; False where it does not wait (any more)."""
         try:

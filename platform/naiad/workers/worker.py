@@ -14,8 +14,9 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 from naiad_stub import wire
@@ -38,10 +39,10 @@ _RETURNED_LIMIT = 64
 class Owner(Protocol):
     """Who a worker reports to. Called on the event loop's thread."""
 
-    def answered(self, worker: Worker, answer: Answer) -> None:
-        """A response (or final mark) to one request arrived."""
+    def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+        """A response (or final mark) to one request arrived; execute ran from *started* to *ended* (monotonic ns)."""
 
-    def batch_done(self, worker: Worker, number: int, started: int, ended: int) -> None:
+    def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
 
     def died(self, worker: Worker, error: GuestDiedError) -> None:
@@ -54,6 +55,20 @@ class Owner(Protocol):
         """The guest wrote a line to stdout or stderr."""
 
 
+class Batch(NamedTuple):
+    """What was sent to a guest and is not done.
+
+    Attributes:
+        keys: Keys of its requests.
+        block: Their input block, -1 if there is none.
+        sent: When laying out began (monotonic ns).
+    """
+
+    keys: Sequence[int]
+    block: int
+    sent: int
+
+
 class Worker:
     """One guest.
 
@@ -62,7 +77,7 @@ class Worker:
         pid: Its process id, 0 before `start`.
         python: Version of its interpreter, once it said hello.
         memory: Its segments.
-        batches: Keys of the requests of each batch in flight, oldest first.
+        batches: What is in flight, by number, oldest first.
     """
 
     def __init__(self, spec: LaunchSpec, owner: Owner, interface: Interface) -> None:
@@ -70,7 +85,7 @@ class Worker:
         self.pid = 0
         self.python = ""
         self.memory = InstanceMemory(spec.name)
-        self.batches: dict[int, tuple[Sequence[int], int]] = {}
+        self.batches: dict[int, Batch] = {}
         self._owner = owner
         self._interface = interface
         self._loop = asyncio.get_running_loop()
@@ -153,9 +168,10 @@ class Worker:
         Raises:
             OutOfMemoryError: If the inputs do not fit into the input segment now.
         """
+        now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         data, block = write_execute(number, batch, self._interface, self.memory)
-        self.batches[number] = ([key for key, _ in batch], block)
+        self.batches[number] = Batch([key for key, _ in batch], block, now)
         self._send(data)
         return number
 
@@ -192,14 +208,14 @@ class Worker:
         if batch is None:
             raise ProtocolError(f"an answer to batch {number}, which is not in flight")
         for answer in answers:
-            if answer.key not in batch[0]:
+            if answer.key not in batch.keys:
                 raise ProtocolError(f"an answer to request {answer.key}, which is not in batch {number}")
-            self._owner.answered(self, answer)
+            self._owner.answered(self, answer, started, ended)
         if done:
             del self.batches[number]
-            if batch[1] >= 0:
-                self.memory.inputs.release(batch[1])
-            self._owner.batch_done(self, number, started, ended)
+            if batch.block >= 0:
+                self.memory.inputs.release(batch.block)
+            self._owner.batch_done(self, batch, started, ended)
         if len(self.memory.returned) > _RETURNED_LIMIT:
             self._tell_returned()
 

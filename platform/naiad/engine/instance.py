@@ -1,0 +1,108 @@
+"""One instance of a model version: its guest, and what happens when that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.errors import GuestDiedError, ModelError, NaiadError
+from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
+from naiad.workers.exchange import Interface
+from naiad.workers.launch import LaunchSpec
+from naiad.workers.worker import Owner, Worker
+
+logger = logging.getLogger("naiad.engine")
+
+
+class InstanceOwner(Owner, Protocol):
+    """Who an instance reports to: a worker's owner that also hears of restarts."""
+
+    def restarted(self, instance: Instance) -> None:
+        """A new guest took the dead one's place."""
+
+    def gave_up(self, instance: Instance) -> None:
+        """The instance stays dead; `reason` says why."""
+
+
+class Instance:
+    """A place for one guest.
+
+    Attributes:
+        name: The instance's name, such as `m_0_0`.
+        worker: The guest that serves now; None while there is none.
+        reason: Why the instance was given up; empty while it was not.
+        restarts: How often a dead guest was replaced.
+    """
+
+    def __init__(self, spec: LaunchSpec, owner: InstanceOwner, interface: Interface, policy: RestartPolicy) -> None:
+        self.name = spec.name
+        self.worker: Worker | None = None
+        self.reason = ""
+        self.restarts = 0
+        self._spec = spec
+        self._owner = owner
+        self._interface = interface
+        self._policy = policy
+        self._book = RestartBook(policy)
+        self._loop = asyncio.get_running_loop()
+        self._restart: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Instance '{self.name}' {self.worker or self.reason or 'restarting'} restarts={self.restarts}>"
+
+    async def start(self) -> None:
+        """Start the first guest.
+
+        Raises:
+            ModelError: If the model's code failed.
+            GuestDiedError: If the process ended or hung.
+        """
+        self.worker = await self._start_worker()
+
+    def died(self, error: GuestDiedError) -> None:
+        """The guest is gone: plan the next one, or give up."""
+        self.worker = None
+        logger.error("%s", error.message)
+        self._plan(error)
+
+    async def stop(self, timeout: float) -> None:
+        """Finalize and end the guest, within *timeout* seconds."""
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.gather(self._restart, return_exceptions=True)
+        if self.worker is not None:
+            worker, self.worker = self.worker, None
+            await worker.stop(timeout)
+
+    async def _start_worker(self) -> Worker:
+        worker = Worker(self._spec, self._owner, self._interface)
+        await worker.start()
+        logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self._spec.python)
+        return worker
+
+    def _plan(self, error: NaiadError) -> None:
+        decision = self._book.died(self._loop.time())
+        if isinstance(decision, GiveUp):
+            self.reason = (
+                f"{error.message.splitlines()[0]} It died {decision.deaths} times within {self._policy.window:g} s, "
+                f"more than --stub-restart-limit={self._policy.limit} allows; load the model again to retry"
+            )
+            logger.error("'%s' is given up: %s", self.name, self.reason)
+            self._owner.gave_up(self)
+            return
+        logger.warning("'%s' is restarted in %g s", self.name, decision.delay)
+        self._restart = self._loop.create_task(self._restart_after(decision.delay))
+
+    async def _restart_after(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            self.worker = await self._start_worker()
+        except (GuestDiedError, ModelError) as error:
+            logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
+            self._plan(error)
+            return
+        self.restarts += 1
+        self._restart = None
+        self._owner.restarted(self)
