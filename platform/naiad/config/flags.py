@@ -1,0 +1,238 @@
+"""Every flag of the server, as data: the one place that says what is used, accepted without effect, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from naiad.config.flag import Accepted, Flag, Kind, Refused
+
+__all__ = ["SERVER_FLAGS"]
+
+_NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL = (
+    Kind.NOTHING,
+    Kind.STRING,
+    Kind.INTEGER,
+    Kind.SIZE,
+    Kind.NUMBER,
+    Kind.BOOLEAN,
+)
+_SETTING, _NAMED = Kind.SETTING, Kind.NAMED_SETTING
+
+
+def _is_off(text: str) -> bool:
+    return text.lower() in {"", "false", "off", "0"}
+
+
+def _is_default_metrics(text: str) -> bool:
+    return text.lower() in {"counter_latencies=true", "summary_latencies=false"}
+
+
+def _traces_nothing(text: str) -> bool:
+    """Settings say how to trace; only a level switches tracing on."""
+    return not text.lower().startswith("level=") or text.lower() == "level=off"
+
+
+def _is_empty_cache(text: str) -> bool:
+    return text.endswith(",size=0")
+
+
+def _missing(what: str, instead: str = "", harmless: Callable[[str], bool] = _is_off) -> Refused:
+    """Something this version does not do."""
+    advice = f"; {instead}" if instead else ""
+    return Refused(f"{what} not implemented in this version of naiad{advice}", harmless)
+
+
+_NO_GPU = Accepted("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
+_ONE_LOOP = Accepted("one event loop serves all connections: there are no such threads or pools to size")
+_NATIVE = Accepted("naiad runs Python backends only, and this names a directory of native libraries")
+_NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
+_NO_TLS = Accepted("it matters only with --grpc-use-ssl=true, which this version refuses")
+_NO_TRACE = Accepted("it says how to trace, and tracing is not implemented in this version of naiad")
+_NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
+_NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
+_NO_LIMITER = Accepted("it matters only with --rate-limit=execution_count, which this version refuses")
+
+_POLL = _missing(
+    "polling of repositories is",
+    "use --model-control-mode=explicit and the repository API",
+    lambda text: text != "poll",
+)
+_TLS = _missing("TLS is", "let a proxy in front end it")
+_RESTRICT = _missing("restriction of APIs is", "restrict them in a proxy in front")
+_FORWARD = _missing("forwarding of headers to models is", "send request parameters", lambda text: not text)
+_TRACE = _missing("tracing is", harmless=_traces_nothing)
+_CACHE = _missing("the response cache is", harmless=_is_empty_cache)
+_LIMITER = _missing("the rate limiter is")
+_SHM = _missing("shared memory of clients is", "send tensors in requests")
+_NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
+_METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
+
+_GROUPS: dict[str, tuple[Flag, ...]] = {
+    "Server": (
+        Flag("help", _NONE, "", "Print this and exit; also -h."),
+        Flag("id", _TEXT, "triton", "Name of this server in /v2."),
+        Flag("exit-timeout-secs", _INT, "30", "How long an ending server waits for requests in flight.", low=0),
+        Flag("exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."),
+        Flag("strict-readiness", _BOOL, "true", "Be ready only if every model is."),
+    ),
+    "Logging": (
+        Flag("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 is none.", low=0),
+        Flag("log-info", _BOOL, "true", "Log what happens."),
+        Flag("log-warning", _BOOL, "true", "Log warnings."),
+        Flag("log-error", _BOOL, "true", "Log errors."),
+        Flag(
+            "log-format", _TEXT, "default", "Time stamps: MMDD hh:mm:ss.ssssss or ISO.", choices=("default", "ISO8601")
+        ),
+        Flag("log-file", _TEXT, "", "Append the log to this file instead of stderr."),
+    ),
+    "Model repository": (
+        Flag("model-store", _TEXT, "", "The same as --model-repository.", repeatable=True, same_as="model-repository"),
+        Flag("model-repository", _TEXT, "", "Directory of models; repeat it to serve several.", repeatable=True),
+        Flag("disable-auto-complete-config", _NONE, "", "Take config.pbtxt as it is; models complete nothing."),
+        Flag(
+            "model-control-mode",
+            _TEXT,
+            "none",
+            "none: all models, once; explicit: --load-model and the repository API.",
+            choices=("none", "poll", "explicit"),
+            status=_POLL,
+        ),
+        Flag("load-model", _TEXT, "", "Load this at the start of explicit mode; '*' alone: all.", repeatable=True),
+        Flag("repository-poll-secs", _INT, "15", "Seconds between polls.", status=_NO_POLL),
+        Flag("model-config-name", _TEXT, "", "Prefer configs/<name>.pbtxt in the directory of each model."),
+        Flag("model-load-thread-count", _INT, "4", "How many models are loaded at a time.", low=1),
+        Flag("model-load-retry-count", _INT, "0", "How often a failed load is tried again.", low=0),
+        Flag("model-namespacing", _BOOL, "false", "Serve equal names from several repositories.", status=_NAMESPACE),
+    ),
+    "HTTP": (
+        Flag("allow-http", _BOOL, "true", "Serve HTTP."),
+        Flag("http-address", _TEXT, "0.0.0.0", "Address to listen on."),  # noqa: S104 - the reference's default
+        Flag("http-port", _INT, "8000", "Port to listen on.", low=0, high=65535),
+        Flag("reuse-http-port", _BOOL, "false", "Share the port with other servers."),
+        Flag("http-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", status=_FORWARD),
+        Flag("http-thread-count", _INT, "8", "Threads of the service.", low=1, status=_ONE_LOOP),
+        Flag("http-max-input-size", _SIZE, "67108864", "Largest body of a request.", low=1),
+        Flag("http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True, status=_RESTRICT),
+        Flag("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True),
+    ),
+    "gRPC": (
+        Flag("allow-grpc", _BOOL, "true", "Serve gRPC."),
+        Flag("grpc-address", _TEXT, "0.0.0.0", "Address to listen on."),  # noqa: S104 - the reference's default
+        Flag("grpc-port", _INT, "8001", "Port to listen on.", low=0, high=65535),
+        Flag("reuse-grpc-port", _BOOL, "false", "Share the port with other servers."),
+        Flag("grpc-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", status=_FORWARD),
+        Flag("grpc-infer-thread-count", _INT, "2", "Threads of the service.", low=2, high=128, status=_ONE_LOOP),
+        Flag("grpc-infer-allocation-pool-size", _INT, "8", "Request objects kept.", status=_ONE_LOOP),
+        Flag("grpc-max-response-pool-size", _INT, "2147483647", "Response objects kept.", low=1, status=_ONE_LOOP),
+        Flag("grpc-use-ssl", _BOOL, "false", "Use TLS.", status=_TLS),
+        Flag("grpc-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients.", status=_TLS),
+        Flag("grpc-server-cert", _TEXT, "", "File of the server's certificate.", status=_NO_TLS),
+        Flag("grpc-server-key", _TEXT, "", "File of the server's key.", status=_NO_TLS),
+        Flag("grpc-root-cert", _TEXT, "", "File of the root certificate.", status=_NO_TLS),
+        Flag(
+            "grpc-infer-response-compression-level",
+            _TEXT,
+            "none",
+            "Compression of responses.",
+            choices=("none", "low", "medium", "high"),
+            bad_choice="invalid argument for --grpc_infer_response_compression_level",
+            status=Accepted("responses are sent uncompressed, which every client reads"),
+        ),
+        Flag("grpc-keepalive-time", _INT, "7200000", "Milliseconds of silence before a ping."),
+        Flag("grpc-keepalive-timeout", _INT, "20000", "Milliseconds to wait for a ping's answer."),
+        Flag("grpc-keepalive-permit-without-calls", _BOOL, "false", "Ping connections without calls, too."),
+        Flag("grpc-http2-max-pings-without-data", _INT, "2", "Pings in a row without data; 0 is any number."),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            _INT,
+            "300000",
+            "Milliseconds between pings of an idle client.",
+        ),
+        Flag("grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."),
+        Flag("grpc-max-connection-age", _INT, "", "Milliseconds a connection may live.", low=1),
+        Flag("grpc-max-connection-age-grace", _INT, "", "Milliseconds its calls then have to end.", low=1),
+        Flag("grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, status=_RESTRICT),
+    ),
+    "Metrics": (
+        Flag("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus."),
+        Flag("metrics-address", _TEXT, "", "Address to listen on; that of HTTP unless given."),
+        Flag("metrics-port", _INT, "8002", "Port to listen on.", low=0, high=65535),
+        Flag("metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements of the machine.", low=1),
+        Flag("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory."),
+        Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
+        Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),
+    ),
+    "Backends and environments": (
+        Flag("backend-directory", _TEXT, "", "Directory of backends; repeat it to search several.", repeatable=True),
+        Flag("backend-config", _NAMED, "", "A backend's setting; all backends' without name.", repeatable=True),
+        Flag("env-store", _TEXT, "", "Where environments are unpacked; else $NAIAD_STORE, else the cache.", own=True),
+        Flag("stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True),
+        Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
+    ),
+    "Not in this version (refused where it would matter, else without effect)": (
+        Flag("allow-client-shm", _BOOL, "false", "Tensors in shared memory of clients.", status=_SHM),
+        Flag("trace-config", _NAMED, "", "Tracing of requests.", repeatable=True, status=_TRACE),
+        Flag("cache-config", _NAMED, "", "Cache of responses.", repeatable=True, status=_CACHE),
+        Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),
+        Flag("rate-limit", _TEXT, "off", "Limiter of rates.", choices=("off", "execution_count"), status=_LIMITER),
+        Flag("rate-limit-resource", _TEXT, "", "Resources to share.", repeatable=True, status=_NO_LIMITER),
+        Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", status=_NATIVE),
+        Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", status=_missing("SageMaker's API is")),
+        Flag("sagemaker-port", _INT, "8080", "Its port.", status=_NO_SAGEMAKER),
+        Flag("sagemaker-safe-port-range", _TEXT, "", "Ports others may use.", status=_NO_SAGEMAKER),
+        Flag("sagemaker-thread-count", _INT, "8", "Its threads.", status=_NO_SAGEMAKER),
+        Flag("allow-vertex-ai", _BOOL, "false", "Serve Vertex AI.", status=_missing("the API of Vertex AI is")),
+        Flag("vertex-ai-port", _INT, "8080", "Its port.", status=_NO_VERTEX),
+        Flag("vertex-ai-thread-count", _INT, "8", "Its threads.", status=_NO_VERTEX),
+        Flag("vertex-ai-default-model", _TEXT, "", "Its model.", status=_NO_VERTEX),
+        Flag("enable-peer-access", _BOOL, "true", "Direct access between GPUs.", status=_NO_GPU),
+        Flag("pinned-memory-pool-byte-size", _SIZE, "268435456", "Pinned memory.", status=_NO_GPU),
+        Flag("cuda-memory-pool-byte-size", _TEXT, "", "Memory of a GPU.", repeatable=True, status=_NO_GPU),
+        Flag("cuda-virtual-address-size", _TEXT, "", "Address space of a GPU.", repeatable=True, status=_NO_GPU),
+        Flag("min-supported-compute-capability", _FLOAT, "6.0", "Oldest GPU.", status=_NO_GPU),
+        Flag("model-load-gpu-limit", _TEXT, "", "Share of a GPU's memory.", repeatable=True, status=_NO_GPU),
+        Flag("buffer-manager-thread-count", _INT, "0", "Threads that copy tensors.", status=_ONE_LOOP),
+        Flag(
+            "host-policy",
+            _NAMED,
+            "",
+            "Processors and memory of instances.",
+            repeatable=True,
+            status=Accepted("instances run where the system puts them; start the server under taskset or numactl"),
+        ),
+    ),
+    "Deprecated": (
+        Flag(
+            "strict-model-config",
+            _BOOL,
+            "",
+            "True: --disable-auto-complete-config.",
+            deprecated="--disable-auto-complete-config",
+        ),
+        Flag(
+            "response-cache-byte-size",
+            _SIZE,
+            "",
+            "Cache of responses.",
+            status=_missing("the response cache is"),
+            deprecated="--cache-config",
+        ),
+        Flag("trace-file", _TEXT, "", "File of traces.", status=_NO_TRACE, deprecated="--trace-config"),
+        Flag(
+            "trace-level",
+            _TEXT,
+            "",
+            "What is traced.",
+            repeatable=True,
+            status=_missing("tracing is"),
+            deprecated="--trace-config",
+        ),
+        Flag("trace-rate", _INT, "", "One request of how many.", status=_NO_TRACE, deprecated="--trace-config"),
+        Flag("trace-count", _INT, "", "How many traces.", status=_NO_TRACE, deprecated="--trace-config"),
+        Flag("trace-log-frequency", _INT, "", "Traces in a file.", status=_NO_TRACE, deprecated="--trace-config"),
+    ),
+}
+
+SERVER_FLAGS: tuple[Flag, ...] = tuple(replace(flag, group=group) for group, flags in _GROUPS.items() for flag in flags)
+"""All flags in the order of the usage."""
