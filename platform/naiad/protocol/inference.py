@@ -7,7 +7,7 @@ request path); nobody changes a request after submitting it or a response after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
@@ -20,6 +20,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Parameter: TypeAlias = bool | int | float | str
 
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
+
+
+def _no_parameters() -> Mapping[str, Parameter]:
+    # Before Python 3.12 a mapping proxy has no hash, so dataclasses refuse it as a plain default.
+    return NO_PARAMETERS
+
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
@@ -64,7 +70,7 @@ class InferRequest:
     inputs: Sequence[InputTensor]
     request_id: str = ""
     requested_outputs: Sequence[str] = ()
-    parameters: Mapping[str, Parameter] = NO_PARAMETERS
+    parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     correlation_id: int | str = 0
     flags: int = 0
     priority: int = 0
@@ -106,7 +112,7 @@ class InferResponse:
     model_version: int
     request_id: str = ""
     outputs: Sequence[OutputTensor] = ()
-    parameters: Mapping[str, Parameter] = NO_PARAMETERS
+    parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     error: NaiadError | None = None
 
 
