@@ -1,0 +1,195 @@
+"""The RPCs that are not streams, over the engine. Knows messages and errors; nothing of the transport."""
+
+from __future__ import annotations
+
+import asyncio
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import Code, NaiadError, UnknownModelError, UnsupportedRequestError
+from naiad.frontends.grpc import codec, messages
+from naiad.frontends.grpc import service_pb2 as pb
+from naiad.frontends.grpc.gate import Gate
+from naiad.protocol.inference import InferResponse
+
+_NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
+_NO_SHARED_MEMORY = "this server does not take client shared memory; send tensors in the request instead"
+
+
+class SingleResponse:
+    """The sink of a request with exactly one response; costs a future only where the answer is not there at once."""
+
+    __slots__ = ("_count", "_ended", "_future", "_response")
+
+    def __init__(self) -> None:
+        self._response: InferResponse | None = None
+        self._count = 0
+        self._ended = False
+        self._future: asyncio.Future[None] | None = None
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
+        """Take a response or the end."""
+        if response is not None:
+            self._response = response
+            self._count += 1
+        if final:
+            self._ended = True
+            if self._future is not None and not self._future.done():
+                self._future.set_result(None)
+
+    async def wait(self) -> InferResponse:
+        """The response, once the request has ended."""
+        if not self._ended:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        if self._response is None:
+            raise NaiadError("received an unexpected null response", code=Code.INTERNAL)
+        if self._count != 1:
+            raise NaiadError(f"expected a single response, got {self._count}", code=Code.INTERNAL)
+        return self._response
+
+
+class InferenceService:
+    """The methods of `GRPCInferenceService`, named in snake case, and the health check.
+
+    Every method takes a request message and returns a response message or raises `NaiadError`. `infer` alone takes and
+    returns bytes, so that tensors need not pass through protobuf.
+    """
+
+    def __init__(self, engine: EngineDoor, gate: Gate) -> None:
+        self._engine = engine
+        self._gate = gate
+
+    async def infer(self, data: bytes) -> bytes:
+        """ModelInfer; cancelling the coroutine takes the request back."""
+        self._gate.check()
+        message = codec.parse(data)
+        version = codec.parse_version(message.body.model_version)
+        if self._engine.is_decoupled(message.body.model_name, version):
+            raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        request, _ = codec.decode_request(message, version)
+        sink = SingleResponse()
+        self._gate.enter()
+        try:
+            ticket = self._engine.submit(request, sink)
+            try:
+                response = await sink.wait()
+            except asyncio.CancelledError:
+                self._engine.cancel(ticket)
+                raise
+            return codec.encode_response(response)
+        finally:
+            self._gate.leave()
+
+    async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002
+        """The standard health check: any service name, because the server is one."""
+        status = pb.HealthCheckResponse.SERVING if self._engine.is_ready() else pb.HealthCheckResponse.NOT_SERVING
+        return pb.HealthCheckResponse(status=status)
+
+    async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002
+        """Whether the server runs."""
+        return pb.ServerLiveResponse(live=self._engine.is_live())
+
+    async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002
+        """Whether the server and its models take requests."""
+        return pb.ServerReadyResponse(ready=self._engine.is_ready())
+
+    async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        """Whether a model takes requests; a known model that does not is no error."""
+        version = codec.parse_version(request.version)
+        return pb.ModelReadyResponse(ready=self._engine.is_model_ready(request.name, version))
+
+    async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002
+        """Name, version and extensions."""
+        return messages.server_metadata(self._engine.server_metadata())
+
+    async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        """What a model takes and gives."""
+        version = codec.parse_version(request.version)
+        return messages.model_metadata(self._engine.model_metadata(request.name, version))
+
+    async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        """A model's effective configuration."""
+        version = codec.parse_version(request.version)
+        return messages.model_config(self._engine.model_config(request.name, version))
+
+    async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        """Statistics of one version, of all versions of a model, or of all models."""
+        version = codec.parse_version(request.version)
+        return messages.model_statistics(self._engine.statistics(request.name, version))
+
+    async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        """All models of the repositories."""
+        _refuse_repository(request.repository_name)
+        return messages.repository_index(self._engine.repository_index(ready_only=request.ready))
+
+    async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        """Load or reload a model."""
+        _refuse_repository(request.repository_name)
+        await self._engine.load(request.model_name, messages.load_parameters(request))
+        return pb.RepositoryModelLoadResponse()
+
+    async def repository_model_unload(
+        self, request: pb.RepositoryModelUnloadRequest
+    ) -> pb.RepositoryModelUnloadResponse:
+        """Begin to unload a model."""
+        _refuse_repository(request.repository_name)
+        dependents = messages.unload_dependents(request)
+        await self._engine.unload(request.model_name, unload_dependents=dependents)
+        return pb.RepositoryModelUnloadResponse()
+
+    async def system_shared_memory_status(
+        self, request: pb.SystemSharedMemoryStatusRequest
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        """No region is ever registered, so any name is unknown."""
+        if request.name:
+            raise UnknownModelError(f"Unable to find system shared memory region: '{request.name}'")
+        return pb.SystemSharedMemoryStatusResponse()
+
+    async def system_shared_memory_register(
+        self, request: pb.SystemSharedMemoryRegisterRequest
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        """Refused."""
+        raise UnsupportedRequestError(f"cannot register region '{request.name}': {_NO_SHARED_MEMORY}")
+
+    async def system_shared_memory_unregister(
+        self,
+        request: pb.SystemSharedMemoryUnregisterRequest,  # noqa: ARG002
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        """Unregistering an unknown region is a success, as in the reference."""
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def cuda_shared_memory_status(
+        self, request: pb.CudaSharedMemoryStatusRequest
+    ) -> pb.CudaSharedMemoryStatusResponse:
+        """No region is ever registered, so any name is unknown."""
+        if request.name:
+            raise UnknownModelError(f"Unable to find cuda shared memory region: '{request.name}'")
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def cuda_shared_memory_register(
+        self, request: pb.CudaSharedMemoryRegisterRequest
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        """Refused."""
+        raise UnsupportedRequestError(f"cannot register region '{request.name}': {_NO_SHARED_MEMORY}")
+
+    async def cuda_shared_memory_unregister(
+        self,
+        request: pb.CudaSharedMemoryUnregisterRequest,  # noqa: ARG002
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        """Unregistering an unknown region is a success, as in the reference."""
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:  # noqa: ARG002
+        """Refused."""
+        raise UnsupportedRequestError("this server does not trace requests, so it has no trace settings")
+
+    async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:  # noqa: ARG002
+        """Refused."""
+        raise UnsupportedRequestError(
+            "this server does not change its log settings while it runs; start it with the --log-* options"
+        )
+
+
+def _refuse_repository(name: str) -> None:
+    if name:
+        raise UnsupportedRequestError(_NO_REPOSITORY_NAME)
