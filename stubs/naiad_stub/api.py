@@ -1,0 +1,191 @@
+"""Puts the API onto `triton_python_backend_utils`, and makes `c_python_backend_utils` importable.
+
+The utils module may be a backend's own, so nothing is asked of it but to be a module. Metrics and model control are
+here by name, so that a model which imports them starts; using them says plainly that this stub does not have them.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType
+from typing import Any, Dict, NoReturn
+
+from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
+from naiad_stub.logger import Logger
+from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
+from naiad_stub.response import InferenceResponse
+from naiad_stub.tensor import Tensor
+
+UTILS_NAME = "triton_python_backend_utils"
+
+_model_dir = ""
+
+
+def get_model_dir() -> str:
+    """The folder of the model's version, as written in the server's model repository."""
+    return _model_dir
+
+
+class MetricKind(enum.IntEnum):
+    """Kinds of metrics."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class Metric:
+    """One metric of a family; there is no constructor, as families make them."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+    def __init__(self) -> None:
+        raise TypeError("Metric: No constructor defined! Use MetricFamily.Metric()")
+
+
+class MetricFamily:
+    """A family of metrics with one name."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not all(map(isinstance, (name, description, kind), (str, str, MetricKind))):
+            raise TypeError(
+                "MetricFamily takes a name, a description and one of its kinds, such as MetricFamily.COUNTER"
+            )
+        raise TritonModelException(
+            f"Error when creating MetricFamily: '{name}' cannot be created, as this server takes no metrics from models"
+        )
+
+
+def load_model(model_name: str, config: str = "", files: Any = None) -> NoReturn:  # noqa: ARG001
+    """Ask the server to load a model."""
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    _refuse_control("Failed to load model", model_name)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> NoReturn:  # noqa: ARG001, FBT001, FBT002
+    """Ask the server to unload a model."""
+    _refuse_control("Failed to unload model", model_name)
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:  # noqa: ARG001
+    """Ask the server whether a model can infer."""
+    _refuse_control("Failed to check model readiness", model_name)
+
+
+def _refuse_control(prefix: str, model_name: str) -> NoReturn:
+    """Say that models cannot control models."""
+    raise TritonModelException(
+        f"{prefix}: models of this server cannot control models; use its HTTP or gRPC interface for '{model_name}'"
+    )
+
+
+class _FromTheServer:
+    """A class whose objects only the server makes; models know its name."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+    def __init__(self) -> None:
+        raise TypeError(f"{type(self).__name__}: No constructor defined!")
+
+
+class InferenceResponseSender(_FromTheServer):
+    """Answers one request any number of times."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+
+class ResponseIterator(_FromTheServer):
+    """The responses of a call to a decoupled model."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+
+class SharedMemory(_FromTheServer):
+    """The reference's own; known by name only."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+
+_UTILS: Dict[str, Any] = {
+    "TritonError": TritonError,
+    "TritonModelException": TritonModelException,
+    "Tensor": Tensor,
+    "InferenceRequest": InferenceRequest,
+    "InferenceResponse": InferenceResponse,
+    "Logger": Logger,
+    "PreferredMemory": PreferredMemory,
+    "MetricFamily": MetricFamily,
+    "load_model": load_model,
+    "unload_model": unload_model,
+    "is_model_ready": is_model_ready,
+    "get_model_dir": get_model_dir,
+    "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
+    "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
+}
+"""What is set on the utils module."""
+
+_EXTENSION: Dict[str, Any] = {
+    "Metric": Metric,
+    "MetricKind": MetricKind,
+    "COUNTER": MetricKind.COUNTER,
+    "GAUGE": MetricKind.GAUGE,
+    "HISTOGRAM": MetricKind.HISTOGRAM,
+    "InferenceResponseSender": InferenceResponseSender,
+    "InferenceTrace": InferenceTrace,
+    "MemoryType": MemoryType,
+    "ResponseIterator": ResponseIterator,
+    "SharedMemory": SharedMemory,
+}
+"""What `c_python_backend_utils` has beyond the names of the utils module."""
+
+
+def prepare(utils_dir: str, version_dir: str) -> None:
+    """Import the utils module of *utils_dir*, put the API onto it, and name the version's folder.
+
+    It is imported by its path: utils and stub are a pair, which a copy beside the model or in the environment (people
+    keep them for their editors) must not part.
+    """
+    global _model_dir  # noqa: PLW0603 - a guest serves one version of one model
+    _model_dir = version_dir
+    path = os.path.join(utils_dir, UTILS_NAME + ".py")
+    if getattr(sys.modules.get(UTILS_NAME), "__file__", None) == path:
+        return
+    if not os.path.isfile(path):
+        raise TritonModelException(f"{UTILS_NAME}.py not found in '{utils_dir}'")
+    loader = SourceFileLoader(UTILS_NAME, path)
+    module = ModuleType(UTILS_NAME)
+    module.__file__ = path
+    module.__loader__ = loader
+    module.__spec__ = ModuleSpec(UTILS_NAME, loader, origin=path)
+    sys.modules[UTILS_NAME] = module
+    loader.exec_module(module)
+    install(module)
+
+
+def install(utils_module: ModuleType) -> None:
+    """Set the API's names onto *utils_module* and make `c_python_backend_utils` importable."""
+    for name, value in _UTILS.items():
+        setattr(utils_module, name, value)
+    extension = ModuleType(API_MODULE, "The names of the reference's extension module.")
+    for names in (_UTILS, _EXTENSION):
+        for name, value in names.items():
+            setattr(extension, name, value)
+    sys.modules[API_MODULE] = extension

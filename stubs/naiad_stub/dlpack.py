@@ -1,0 +1,202 @@
+"""DLPack capsules by way of ctypes: memory shared with torch and others without a copy and without knowing them.
+
+Imported at the first use only, as ctypes is dear. The capsules are the legacy, unversioned ones every library reads.
+
+Who frees what: the capsule owns the managed tensor until a consumer renames it to "used_dltensor"; from then on the
+consumer calls its deleter. As a producer we keep buffer, shape and managed tensor in `_exported` until then; as a
+consumer we call the deleter when the last view of the memory is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, Optional, Tuple
+
+from naiad_stub.exceptions import TritonModelException
+from naiad_stub.tensor import BYTES, ITEM_SIZES, Buffer, Shape, element_count
+
+_CPU = 1
+_PINNED = 3
+_NAME = b"dltensor"
+_USED = b"used_dltensor"
+
+# Kinds of DLDataType: int 0, uint 1, float 2, bfloat 4, bool 6.
+_TYPES = (
+    None,
+    *((6, 8), (1, 8), (1, 16), (1, 32), (1, 64), (0, 8), (0, 16), (0, 32), (0, 64), (2, 16), (2, 32), (2, 64)),
+    None,
+    (4, 16),
+)
+_CODES = {kind: code for code, kind in enumerate(_TYPES) if kind is not None}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype_code", ctypes.c_uint8),
+        ("dtype_bits", ctypes.c_uint8),
+        ("dtype_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _DLManagedTensor(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_DLManagedTensor._fields_ = (
+    ("dl_tensor", _DLTensor),
+    ("manager_ctx", ctypes.c_void_p),
+    # A plain pointer: it may be null, and calling one of ours through ctypes must not need a wrapper kept alive.
+    ("deleter", ctypes.c_void_p),
+)
+
+_api = ctypes.pythonapi
+# Prototypes of our own: the functions of `pythonapi` are shared by everybody in the process, and a capsule that is
+# being destroyed must be passed as a pointer, since a reference to it would bring it back to life.
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(
+    ("PyCapsule_New", _api)
+)
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_capsule_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+
+_exported: Dict[int, Tuple[Any, ...]] = {}
+"""What is lent to consumers, by address of the managed tensor."""
+
+
+def _forget(address: int, _pop: Any = _exported.pop) -> None:
+    """A consumer is done with the tensor at *address*."""
+    _pop(address, None)
+
+
+def _drop_capsule(capsule: int, _valid: Any = _capsule_is_valid, _get: Any = _capsule_pointer) -> None:
+    """A capsule of ours is destroyed; if nobody consumed it, nobody else frees the tensor."""
+    if _valid(capsule, _NAME):
+        _forget(_get(capsule, _NAME))
+
+
+# Consumers may call these until the process is gone, long after this module's names are: never let them be freed.
+_forget_c = _Deleter(_forget)
+_drop_capsule_c = _Destructor(_drop_capsule)
+for _callback in (_forget_c, _drop_capsule_c):
+    ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))(_callback)
+
+
+def to_capsule(code: int, shape: Shape, data: Buffer) -> Any:
+    """A capsule over *data*, the elements of a tensor in C order."""
+    kind = _TYPES[code]
+    if kind is None:
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    managed = _DLManagedTensor()
+    tensor = managed.dl_tensor
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    address, keep = _address_of(data)
+    tensor.data = address
+    tensor.device_type = _CPU
+    tensor.ndim = len(shape)
+    tensor.dtype_code, tensor.dtype_bits = kind
+    tensor.dtype_lanes = 1
+    tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    managed.deleter = ctypes.cast(_forget_c, ctypes.c_void_p).value
+    where = ctypes.addressof(managed)
+    _exported[where] = (managed, sizes, keep)
+    return _capsule_new(where, _NAME, _drop_capsule_c)
+
+
+def _address_of(data: Buffer) -> Tuple[Optional[int], Any]:
+    """Where *data* lies, and what keeps it there."""
+    if not len(data):
+        return None, None
+    # numpy, because ctypes' from_buffer refuses read-only memory.
+    import numpy as np
+
+    array: np.ndarray[Any, Any] = np.frombuffer(data, np.uint8)
+    return array.ctypes.data, array
+
+
+class _Borrowed:
+    """A managed tensor of another library; giving it back is what its end is for."""
+
+    __slots__ = ("_address", "_call", "_deleter")
+
+    def __init__(self, address: int, deleter: Optional[int]) -> None:
+        self._address = address
+        self._deleter = deleter
+        self._call = _Deleter
+
+    def __del__(self) -> None:
+        if self._deleter:
+            self._call(self._deleter)(self._address)
+
+
+def from_object(obj: Any) -> Tuple[int, Shape, memoryview]:
+    """Datatype, shape and memory of a capsule or of an object with `__dlpack__`; the memory keeps its owner alive."""
+    if type(obj).__name__ == "PyCapsule":
+        return _from_capsule(obj)
+    if not (hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__")):
+        raise TritonModelException(
+            "Provided tensor is not supported. Tensor must be a DLPack capsule "
+            "or have `__dlpack__` and `__dlpack_device__` attributes"
+        )
+    _check_device(int(obj.__dlpack_device__()[0]))
+    return _from_capsule(obj.__dlpack__(stream=None))
+
+
+def _check_device(kind: int) -> None:
+    """Refuse memory the CPU cannot read."""
+    if kind not in (_CPU, _PINNED):
+        raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
+
+
+def _from_capsule(capsule: Any) -> Tuple[int, Shape, memoryview]:
+    """Consume *capsule*."""
+    # id() is the object's address: the capsule itself is held by our caller.
+    if not _capsule_is_valid(id(capsule), _NAME):
+        raise TritonModelException(
+            "Provided tensor is not supported. The DLPack capsule is not named 'dltensor': "
+            "it has been consumed before, or it is of a newer version"
+        )
+    address = _capsule_pointer(id(capsule), _NAME)
+    managed = _DLManagedTensor.from_address(address)
+    tensor = managed.dl_tensor
+    _check_device(tensor.device_type)
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    _check_contiguous(tensor, shape)
+    code = _CODES.get((tensor.dtype_code, tensor.dtype_bits)) if tensor.dtype_lanes == 1 else None
+    if code is None or code == BYTES:
+        raise TritonModelException(
+            f"DLPack tensor of type code {tensor.dtype_code}, {tensor.dtype_bits} bits and {tensor.dtype_lanes} lanes "
+            "has no Triton datatype."
+        )
+    size = element_count(shape) * ITEM_SIZES[code]
+    start = (tensor.data or 0) + tensor.byte_offset
+    # Renamed last: what is refused above still belongs to the capsule, which then frees it.
+    _capsule_rename(capsule, _USED)
+    owner = _Borrowed(address, managed.deleter)
+    if not size:
+        return code, shape, memoryview(b"")
+    memory = (ctypes.c_ubyte * size).from_address(start)
+    memory.owner = owner  # type: ignore[attr-defined]  # views keep `memory`, and it keeps the owner
+    return code, shape, memoryview(memory).cast("B")
+
+
+def _check_contiguous(tensor: _DLTensor, shape: Shape) -> None:
+    """Refuse anything but C order; where a dimension has one element its stride means nothing."""
+    if not tensor.strides or 0 in shape:
+        return
+    expected = 1
+    for i in range(tensor.ndim - 1, -1, -1):
+        if shape[i] != 1 and tensor.strides[i] != expected:
+            raise TritonModelException(
+                "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
+                "supported."
+            )
+        expected *= shape[i]

@@ -1,0 +1,64 @@
+"""What a model raises and answers with when something goes wrong."""
+
+from __future__ import annotations
+
+import enum
+
+API_MODULE = "c_python_backend_utils"
+"""The module the classes of the API claim to be of, as in the reference: models print and pickle by it."""
+
+
+class TritonModelException(Exception):  # noqa: N818 - the name is the API's
+    """What the API raises, and what a model may raise to fail a batch with its own words."""
+
+    __module__ = API_MODULE
+
+
+class ErrorCode(enum.IntEnum):
+    """The codes of `TritonError`, numbered as TRITONSERVER_Error_Code."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """An error to answer one request with. Not an exception: it is handed to `InferenceResponse`."""
+
+    __slots__ = ("_code", "_message")
+    __module__ = API_MODULE
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError takes its message as str, got {type(message).__name__}")
+        if not isinstance(code, ErrorCode):
+            raise TypeError(f"TritonError takes one of its codes, such as TritonError.INVALID_ARG, got {code!r}")
+        self._message = message
+        self._code = code
+
+    @classmethod
+    def _received(cls, message: str, code: int) -> TritonError:
+        """Made from what the server sent: an unknown number is not worth a second error."""
+        return cls(message, ErrorCode(code) if 0 <= code <= ErrorCode.CANCELLED else ErrorCode.UNKNOWN)
+
+    def message(self) -> str:
+        """The text the client reads."""
+        return self._message
+
+    def code(self) -> ErrorCode:
+        """The code, which decides the client's status."""
+        return self._code

@@ -1,0 +1,127 @@
+"""Finds and imports `TritonPythonModel` with the reference's rules, and tells of exceptions in its words.
+
+The folders of the model are appended to `sys.path`, never put before: a `types.py` beside a `model.py` is found by
+nobody but the model itself, by its relative import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType, TracebackType
+from typing import Any, List, Optional, Tuple
+
+from naiad_stub import api
+from naiad_stub.exceptions import TritonModelException
+
+CLASS_NAME = "TritonPythonModel"
+_SUFFIX = ".py"
+
+
+def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_dir: str, shared: bool) -> type:  # noqa: FBT001
+    """Import *model_file* and return its class, with `pb_utils` ready for it.
+
+    Args:
+        model_file: Path of the `model.py`.
+        version_dir: The version's folder, which `pb_utils.get_model_dir()` names.
+        model_dir: The model's folder.
+        utils_dir: Where `triton_python_backend_utils.py` lies.
+        shared: The file is a shared backend's: it is imported as a top-level module and sees only its own folder.
+    """
+    if not os.path.isfile(model_file):
+        raise TritonModelException(f"Python model file not found in '{model_file}'")
+    folder, filename = os.path.split(model_file)
+    if not filename.endswith(_SUFFIX):
+        raise TritonModelException(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    name = filename[: -len(_SUFFIX)]
+    if shared:
+        sys.path += [folder, utils_dir]
+    else:
+        sys.path += [version_dir, model_dir, utils_dir]
+        name = os.path.basename(version_dir.rstrip(os.sep)) + "." + name
+    api.prepare(utils_dir, version_dir)
+    # With a list of names, `__import__` returns the module itself and not the package it is in.
+    module: Any = __import__(name, fromlist=[CLASS_NAME])
+    model_class: type = getattr(module, CLASS_NAME)
+    return model_class
+
+
+def format_exception(exc: BaseException) -> Tuple[str, str]:
+    """What clients and the log read about *exc*: the reference's short text, and the whole traceback.
+
+    The short text is `TypeName: message`, then, if any code of the model was running, a blank line, `At:` and a line
+    `  file(line): function` for each frame from the innermost outwards. Frames of the stub are left out of both. What
+    the stub itself found wrong, a TritonModelException without frames of the model, is its message alone.
+    """
+    chain = _model_traceback(exc.__traceback__)
+    if not chain and isinstance(exc, TritonModelException):
+        return str(exc), str(exc)
+    text = f"{type(exc).__name__}: {_message(exc)}"
+    lines = [f"  {file}({line}): {function}\n" for file, line, function in _places(chain)]
+    if lines:
+        text += "\n\nAt:\n" + "".join(lines)
+    return text, _full_text(exc, chain)
+
+
+def _message(exc: BaseException) -> str:
+    """The exception's own text, and its notes; exceptions whose `__str__` fails are not to fail us."""
+    try:
+        text = str(exc)
+    except Exception as error:  # noqa: BLE001
+        text = f"<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> ({type(error).__name__} in __str__)"
+    notes = getattr(exc, "__notes__", None)
+    if isinstance(notes, list) and notes:
+        text += f"\n__notes__ (len={len(notes)}):" + "".join(f"\n{note}" for note in notes)
+    # A lone surrogate cannot be sent as UTF-8.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8") or "<EMPTY MESSAGE>"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether the frame is the stub's own."""
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.startswith("naiad_stub.")
+
+
+def _model_traceback(traceback: Optional[TracebackType]) -> List[TracebackType]:
+    """The entries from the first one after the stub called the model, outermost first."""
+    chain = []
+    while traceback is not None:
+        chain.append(traceback)
+        traceback = traceback.tb_next
+    start = 0
+    while start < len(chain) and _is_ours(chain[start].tb_frame):
+        start += 1
+    return chain[start:]
+
+
+def _places(chain: List[TracebackType]) -> List[Tuple[str, int, str]]:
+    """Where the model was, innermost first: file, line and function of each frame that is not the stub's.
+
+    The reference follows the frames themselves, which unlike the traceback include those of the import system. But a
+    finished generator or coroutine has lost its caller, so there the traceback leads on.
+    """
+    places = []
+    entered = False
+    while chain:
+        entry = chain.pop()
+        frame: Optional[FrameType] = entry.tb_frame
+        line = entry.tb_lineno
+        while frame is not None:
+            if not _is_ours(frame):
+                entered = True
+                places.append((frame.f_code.co_filename, line, frame.f_code.co_name))
+            elif entered:
+                return places
+            frame = frame.f_back
+            line = frame.f_lineno if frame is not None else 0
+            while chain and chain[-1].tb_frame is frame:
+                line = chain.pop().tb_lineno
+    return places
+
+
+def _full_text(exc: BaseException, chain: List[TracebackType]) -> str:
+    """Python's own text, with causes and contexts, from the model's first frame on."""
+    import traceback
+
+    first = chain[0] if chain else None
+    return "".join(traceback.format_exception(type(exc), exc, first))

@@ -1,0 +1,89 @@
+"""`pb_utils.Logger`: messages of a model that arrive in the server's log with the model's own file and line."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Any, Callable
+
+from naiad_stub.exceptions import API_MODULE
+
+
+class LogLevel(enum.IntEnum):
+    """The levels, numbered as in the reference."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+_LETTERS = "IWEI"
+"""What lines of a level start with in Triton's default format; verbose messages have no letter of their own."""
+
+
+def to_stderr(level: int, filename: str, line: int, message: str) -> None:
+    """Write a line in Triton's default format: what is done before and after the server listens to us."""
+    import os
+    import time
+
+    now = time.time()
+    clock = time.strftime("%m%d %H:%M:%S", time.gmtime(now))
+    micros = int(now % 1 * 1_000_000)
+    place = f"{os.path.basename(filename)}:{line}"
+    sys.stderr.write(f"{_LETTERS[level]}{clock}.{micros:06d} {os.getpid()} {place}]  {message}\n")
+
+
+sink: Callable[[int, str, int, str], None] = to_stderr
+"""The hook, called with level, file, line and message; assign to `naiad_stub.logger.sink`."""
+
+
+def _send(level: int, message: Any) -> None:
+    """Hand *message* to the hook with the place of whoever called the logger: two frames up."""
+    if not isinstance(message, str):
+        raise TypeError(f"Logger takes messages as str, got {type(message).__name__}")
+    frame = sys._getframe(2)  # noqa: SLF001 - what logging uses, too
+    sink(level, frame.f_code.co_filename, frame.f_lineno, message)
+
+
+class Logger:
+    """The server's log. All methods are static."""
+
+    __slots__ = ()
+    __module__ = API_MODULE
+
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+        """Log *message* at *level*."""
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"Logger takes one of its levels, such as Logger.INFO, got {level!r}")
+        _send(level, message)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        """Log at INFO."""
+        _send(0, message)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        """Log at WARNING."""
+        _send(1, message)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        """Log at ERROR."""
+        _send(2, message)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        """Log at VERBOSE: shown if the server runs with --log-verbose of 1 or more."""
+        _send(3, message)
+
+
+# Under this name models reach it; set here, as in the class it would hide the annotation of `log`.
+setattr(Logger, "LogLevel", LogLevel)  # noqa: B010 - the class has no such attribute for a type checker

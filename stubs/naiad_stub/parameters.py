@@ -1,0 +1,29 @@
+"""Parameters of requests and responses: checked as a dict, carried as JSON text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad_stub.exceptions import TritonModelException
+
+EMPTY = "{}"
+"""What models read where there are none; inside and between processes that is an empty string, which costs nothing."""
+
+
+def parameters_json(parameters: Any) -> str:
+    """The JSON text of *parameters*, a dict of str to bool, int or str; an empty string for None and {}."""
+    if parameters is None:
+        return ""
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect dict, got {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+    if not parameters:
+        return ""
+    # Few models use parameters; the others need not pay for the import.
+    import json
+
+    return json.dumps(parameters)

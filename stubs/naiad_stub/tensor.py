@@ -1,0 +1,244 @@
+"""Tensors as models see them, and their bytes as they lie in shared memory.
+
+A received tensor is a view of the segment until it is read: numpy arrays and strings are made at the first
+`as_numpy`, because many models read only some of their inputs. A tensor to be sent is an array that is copied once, by
+the process loop, from what `_payload` names.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import numpy as np
+
+from naiad_stub.exceptions import API_MODULE, TritonModelException
+
+BYTES = 13
+BF16 = 14
+ITEM_SIZES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)
+"""Bytes of one element by number of datatype; 0 for BYTES, whose elements vary."""
+
+# Numpy's own names: the guest's byte order is the wire's on every machine we run on.
+_NUMPY: Tuple[Any, ...] = (
+    None,
+    *(np.dtype(n) for n in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "O")),
+    None,
+)
+_CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dtype is not None}
+_LENGTH = struct.Struct("<I")
+
+Buffer = Union[bytes, memoryview]
+Shape = Tuple[int, ...]
+
+
+def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
+    """The elements of an array of objects or of fixed-size bytes in C order, each as `<u32 length><bytes>`."""
+    items: List[Any] = array.ravel().tolist()
+    if array.dtype.kind == "O" and not {bytes}.issuperset(map(type, items)):
+        items = [item if isinstance(item, bytes) else str(item).encode("utf-8") for item in items]
+    parts: List[Any] = [b""] * (2 * len(items))
+    try:
+        parts[::2] = map(_LENGTH.pack, map(len, items))
+    except struct.error:
+        raise TritonModelException("An element of a BYTES tensor is longer than 4294967295 bytes.") from None
+    parts[1::2] = items
+    return b"".join(parts)
+
+
+def decode_strings(data: Buffer, count: int) -> List[bytes]:
+    """The *count* elements in *data*; raises where lengths and bytes do not agree."""
+    # One copy of everything first: slices of bytes cost half of slices of a memoryview.
+    raw = bytes(data)
+    end = len(raw)
+    unpack = _LENGTH.unpack_from
+    strings = []
+    stop = 0
+    try:
+        for _ in range(count):
+            start = stop + 4
+            stop = start + unpack(raw, stop)[0]
+            strings.append(raw[start:stop])
+    except struct.error:
+        # Caught by the check below as well, but a length may lie beyond the end at once.
+        stop = end + 1
+    if stop != end:
+        problem = "ends early" if stop > end else f"has {end - stop} bytes too many"
+        raise TritonModelException(f"A BYTES tensor of {count} elements in {end} bytes {problem}.")
+    return strings
+
+
+def element_count(shape: Shape) -> int:
+    """How many elements a tensor of that shape has."""
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    """What numpy makes of lists, scalars and objects with `__array__`; nothing that it merely wraps."""
+    array: np.ndarray[Any, Any] = np.asarray(value)
+    if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
+        raise TypeError(f"Tensor takes a numpy array, got {type(value).__name__}")
+    return array
+
+
+def _convertible(array: np.ndarray[Any, Any]) -> Tuple[int, np.ndarray[Any, Any]]:
+    """The datatype of an array whose dtype is not in the table as it stands, and the array to send for it."""
+    dtype = array.dtype
+    if dtype.kind == "S":
+        return BYTES, array
+    if not dtype.isnative:
+        native = dtype.newbyteorder("=")
+        code = _CODES.get(native)
+        if code is not None:
+            return code, array.astype(native)
+    raise TritonModelException("NumPy dtype is not supported.")
+
+
+class Tensor:
+    """A named array going into or coming out of a model.
+
+    Attributes:
+        _view: Raw little-endian bytes, where they are known; for BYTES the serialised form.
+        _array: The numpy array, once somebody had a use for it.
+        _place: Where the bytes lie in the output segment, set by the process loop for a tensor that is there already.
+    """
+
+    __slots__ = ("_array", "_code", "_name", "_place", "_shape", "_view")
+    __module__ = API_MODULE
+
+    _name: str
+    _code: int
+    _shape: Shape
+    _view: Optional[Buffer]
+    _array: Optional[np.ndarray[Any, Any]]
+    _place: Any
+
+    def __init__(self, name: str, array: Any, /) -> None:
+        if type(name) is not str and not isinstance(name, str):
+            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        if type(array) is not np.ndarray:
+            array = _as_array(array)
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        code = _CODES.get(array.dtype)
+        if code is None:
+            code, array = _convertible(array)
+        self._name = name
+        self._code = code
+        self._shape = array.shape
+        self._array = array
+        # Strings are serialised now, so that a model may reuse its array of objects for the next response.
+        self._view = encode_strings(array) if code == BYTES else None
+        self._place = None
+
+    @classmethod
+    def _received(cls, name: str, code: int, shape: Shape, view: Buffer) -> Tensor:
+        """A tensor over raw bytes that somebody else has checked against *code* and *shape*."""
+        self = cls.__new__(cls)
+        self._name = name
+        self._code = code
+        self._shape = shape
+        self._view = view
+        self._array = None
+        self._place = None
+        return self
+
+    def _payload(self) -> Tuple[int, Shape, Buffer, int]:
+        """Datatype, shape, the bytes to send as one flat buffer, and how many they are."""
+        view = self._view
+        if view is None:
+            array = self._array
+            assert array is not None
+            if not array.size:
+                view = b""
+            else:
+                if not array.flags.c_contiguous:
+                    array = np.ascontiguousarray(array)
+                view = memoryview(array.data).cast("B")
+        return self._code, self._shape, view, len(view)
+
+    def name(self) -> str:
+        """The name in the model's configuration."""
+        return self._name
+
+    def shape(self) -> List[int]:
+        """The sizes of the dimensions; empty for a scalar."""
+        return list(self._shape)
+
+    def triton_dtype(self) -> int:
+        """The number of the datatype, as in ModelConfig's DataType."""
+        return self._code
+
+    def is_cpu(self) -> bool:
+        """Whether the bytes are in the memory of the CPU, which here they always are."""
+        return True
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """The elements as an array: a writable view of the tensor's memory, or objects of `bytes` for BYTES."""
+        array = self._array
+        if array is None:
+            array = self._array = self._make_array()
+        return array
+
+    def _make_array(self) -> np.ndarray[Any, Any]:
+        """The array over the received bytes."""
+        code = self._code
+        shape = self._shape
+        view = self._view
+        assert view is not None
+        if code == BF16:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        if code != BYTES:
+            array: np.ndarray[Any, Any] = np.ndarray(shape, _NUMPY[code], view)
+            return array
+        count = element_count(shape)
+        strings: np.ndarray[Any, Any] = np.empty(count, np.object_)
+        strings[:] = decode_strings(view, count)
+        strings.shape = shape
+        return strings
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule over the same memory, which lives as long as the capsule's consumer needs it."""
+        from naiad_stub import dlpack
+
+        _, _, view, _ = self._payload()
+        return dlpack.to_capsule(self._code, self._shape, view)
+
+    def __dlpack__(
+        self,
+        stream: Any = None,
+        *,
+        max_version: Any = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """What `from_dlpack` of other libraries calls. *stream* and *max_version* change nothing on a CPU."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(
+                f"Tensor {self._name!r} is in CPU memory and is not moved to DLPack device {dl_device!r}."
+            )
+        if copy and self._code != BYTES:
+            code, shape, view, _ = self._payload()
+            return Tensor._received(self._name, code, shape, memoryview(bytearray(view))).to_dlpack()
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """(kDLCPU, 0)."""
+        return (1, 0)
+
+    @staticmethod
+    def from_dlpack(name: str, obj: Any, /) -> Tensor:
+        """A tensor over the memory of a DLPack capsule, or of anything with `__dlpack__`, without a copy."""
+        from naiad_stub import dlpack
+
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        code, shape, view = dlpack.from_object(obj)
+        return Tensor._received(name, code, shape, view)
