@@ -1,0 +1,134 @@
+"""Which stub and which utils serve a model.
+
+The two of a directory are a pair: both are there, or neither is used (PB src/python_be.cc). The stub alone may be
+replaced once more from the model's own directory (PB src/stub_launcher.cc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.errors import Code, ResolutionError
+from naiad.resolution.decision import STUB_FILENAME, UTILS_FILENAME, GuestLayout, Look, Step
+from naiad.resolution.files import Files
+from naiad.resolution.manifest import read_stub_manifest
+
+__all__ = ["Artifacts", "choose_artifacts", "is_compiled"]
+
+_EXECUTABLE_MAGIC = (
+    b"\x7fELF",
+    b"\xfe\xed\xfa\xce",  # Mach-O, 32 and 64 bit, both byte orders
+    b"\xfe\xed\xfa\xcf",
+    b"\xce\xfa\xed\xfe",
+    b"\xcf\xfa\xed\xfe",
+    b"\xca\xfe\xba\xbe",  # Mach-O for several processors
+    b"MZ",
+)
+_MAGIC_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """The stub and utils of a model.
+
+    Attributes:
+        stub: The guest program.
+        utils_dir: Folder of the utils.
+        requires_python: Interpreters the stub runs under.
+        steps: How they were chosen.
+        notices: What was found and not used.
+    """
+
+    stub: Path
+    utils_dir: Path
+    requires_python: SpecifierSet
+    steps: tuple[Step, ...]
+    notices: tuple[str, ...]
+
+
+def choose_artifacts(
+    *, model_dir: Path, backend_dir: Path | None, python_dirs: tuple[Path, ...], default: GuestLayout, files: Files
+) -> Artifacts:
+    """Choose stub and utils.
+
+    Args:
+        model_dir: The model's directory: a stub in it comes first of all.
+        backend_dir: Directory of a shared backend.
+        python_dirs: Directories of backend `python`, which hold the default of the reference.
+        default: The guest that ships with naiad.
+        files: The file system.
+
+    Raises:
+        ResolutionError: If there is no stub at all.
+    """
+    own = () if backend_dir is None else (backend_dir,)
+    notices: list[str] = []
+    utils_dir, pair_step = _choose_pair((*own, *python_dirs), default, files, notices)
+    stub, stub_step = _choose_stub(model_dir, utils_dir, files, notices)
+    return Artifacts(
+        stub=stub,
+        utils_dir=utils_dir,
+        requires_python=read_stub_manifest(stub.parent, files) or default.requires_python,
+        steps=(pair_step, stub_step),
+        notices=tuple(notices),
+    )
+
+
+def is_compiled(path: Path, files: Files) -> bool:
+    """Whether a file is a machine's executable rather than a script."""
+    try:
+        return files.read(path, _MAGIC_SIZE).startswith(_EXECUTABLE_MAGIC)
+    except OSError:
+        return False
+
+
+def _choose_pair(
+    directories: tuple[Path, ...], default: GuestLayout, files: Files, notices: list[str]
+) -> tuple[Path, Step]:
+    """The first directory that has both, as scripts."""
+    looks: list[Look] = []
+    half: list[Path] = []
+    for directory in directories:
+        stub, utils = (_look(directory / name, files) for name in (STUB_FILENAME, UTILS_FILENAME))
+        looks += (stub, utils)
+        if stub.found and utils.found and not _is_foreign(stub.path, files, notices):
+            return directory, Step("utils", str(directory), "stub and utils are both there", tuple(looks))
+        if stub.found != utils.found:
+            half.append(directory)
+    stub = _look(default.artifacts_dir / STUB_FILENAME, files)
+    if not stub.found:
+        searched = " and ".join(map(str, (default.artifacts_dir, *directories)))
+        raise ResolutionError(f"{STUB_FILENAME} is not found. Searched paths: {searched}", code=Code.NOT_FOUND)
+    why = "the default: no other directory has both stub and utils for it"
+    if half:
+        why += f" ({', '.join(map(str, half))} has only one of them, and they are used together or not at all)"
+    return default.artifacts_dir, Step("utils", str(default.artifacts_dir), why, (*looks, stub))
+
+
+def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[str]) -> tuple[Path, Step]:
+    """The model's own stub, else that of the pair."""
+    own = _look(model_dir / STUB_FILENAME, files)
+    if own.found and not _is_foreign(own.path, files, notices):
+        return own.path, Step("stub", str(own.path), "the model's directory has a stub of its own", (own,))
+    why = "the stub that belongs to the utils"
+    if own.found:
+        why += "; the one in the model's directory is compiled for another implementation"
+    return pair_dir / STUB_FILENAME, Step("stub", str(pair_dir / STUB_FILENAME), why, (own,))
+
+
+def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
+    """Whether a stub is compiled, and so belongs to the reference; if so, a line for the log is noted."""
+    if not is_compiled(stub, files):
+        return False
+    notices.append(
+        f"'{stub}' is a compiled stub of another implementation and is not used: naiad's own stub runs under any "
+        "interpreter it supports and needs no compiling"
+    )
+    return True
+
+
+def _look(path: Path, files: Files) -> Look:
+    return Look(path, files.exists(path) and not files.is_dir(path))

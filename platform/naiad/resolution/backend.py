@@ -1,0 +1,206 @@
+"""Which code runs a model: its own `model.py`, or that of a backend many models share.
+
+The rules are the reference's (CORE src/backend_model.cc): a native library in the version's, the model's or the
+backend's directory comes first, then `<backend directory>/<backend>/model.py`. naiad has no native backends, so a
+library that would win there is an error that names it rather than something to overlook.
+"""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.config.model import ModelConfig
+from naiad.errors import Code, ResolutionError
+from naiad.resolution.decision import MODEL_FILENAME, Look, Step, describe
+from naiad.resolution.files import Files
+
+__all__ = ["PYTHON", "Backend", "find_backend"]
+
+PYTHON = "python"
+"""The backend of models that bring their own `model.py`."""
+
+_PYTHON_LIBRARY = "libtriton_python.so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """The code of a model.
+
+    Attributes:
+        directory: Directory of a shared backend, None if the model brings its own.
+        model_file: The code.
+        runtime: `runtime` of the effective configuration.
+        steps: How it was found.
+        notices: What was found and not used.
+    """
+
+    directory: Path | None
+    model_file: Path
+    runtime: str
+    steps: tuple[Step, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where things may lie for one model."""
+
+    model: str
+    backend: str
+    version_dir: Path
+    model_dir: Path
+    backend_dirs: tuple[Path, ...]
+
+    @property
+    def libraries(self) -> tuple[Path, ...]:
+        return (self.version_dir, self.model_dir, *self.backend_dirs)
+
+
+def find_backend(
+    config: ModelConfig, *, model_dir: Path, version_dir: Path, directories: tuple[Path, ...], files: Files
+) -> Backend:
+    """Find the code that runs a model.
+
+    Raises:
+        ResolutionError: If there is none, or it is a native library.
+    """
+    if not config.backend:
+        raise ResolutionError(f"must specify 'backend' for '{config.name}'")
+    # A name, never a way out of the backend directories: configurations also arrive over the network.
+    if "/" in config.backend or config.backend in {".", ".."}:
+        raise ResolutionError(
+            f"backend '{config.backend}' of model '{config.name}' must be the name of a directory in a backend "
+            "directory, not a path"
+        )
+    places = _Places(
+        model=config.name,
+        backend=config.backend,
+        version_dir=version_dir,
+        model_dir=model_dir,
+        backend_dirs=tuple(directory / config.backend for directory in directories),
+    )
+    if config.runtime == MODEL_FILENAME:
+        return _named_python_based(places, files)
+    if config.backend == PYTHON and config.runtime in {"", _PYTHON_LIBRARY}:
+        return _own_code(config, places, files)
+    if config.runtime:
+        raise _named_library(config.runtime, places, files)
+    return _search(places, files)
+
+
+def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
+    """Backend `python`: the code lies in the version's directory."""
+    filename = config.default_model_filename or MODEL_FILENAME
+    if not filename.endswith(".py"):
+        raise ResolutionError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    path = places.version_dir / filename
+    look = Look(path, files.exists(path))
+    if not look.found:
+        raise ResolutionError(
+            f"Failed to preinitialize Python stub: Python model file not found in '{path}'", code=Code.INTERNAL
+        )
+    libraries = tuple(
+        Look(place / _PYTHON_LIBRARY, True)
+        for place in (places.version_dir, places.model_dir)
+        if files.exists(place / _PYTHON_LIBRARY)
+    )
+    return Backend(
+        directory=None,
+        model_file=path,
+        runtime=config.runtime,
+        steps=(
+            Step("backend", PYTHON, "naiad is this backend itself: no library is looked for", libraries),
+            Step("model file", str(path), _why_filename(config), (look,)),
+        ),
+        notices=tuple(
+            f"'{look.path}' belongs to another implementation of the Python backend and is not used"
+            for look in libraries
+        ),
+    )
+
+
+def _why_filename(config: ModelConfig) -> str:
+    if config.default_model_filename:
+        return "named by default_model_filename, in the version's directory"
+    return "a model of backend 'python' brings its own code in its version's directory"
+
+
+def _search(places: _Places, files: Files) -> Backend:
+    """No `runtime`: a library anywhere comes first, then the code of a shared backend."""
+    library = f"libtriton_{places.backend}.so"
+    libraries = _look_for(library, places.libraries, files)
+    _refuse_native(libraries, places)
+    codes = _look_for(MODEL_FILENAME, places.backend_dirs, files)
+    found = next((look.path for look in codes if look.found), None)
+    if found is None:
+        raise ResolutionError(
+            f"unable to find backend library for backend '{places.backend}', try specifying runtime on the model "
+            f"configuration. ({describe(libraries + codes)})"
+        )
+    return _shared(found, places, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
+
+
+def _named_python_based(places: _Places, files: Files) -> Backend:
+    """`runtime: "model.py"`: only the backend's directory counts."""
+    looks = _look_for(MODEL_FILENAME, places.backend_dirs, files)
+    found = next((look.path for look in looks if look.found), None)
+    if found is None:
+        searched = " ".join(f"'{look.path}'" for look in looks)
+        raise ResolutionError(
+            f"unable to find Python backend based backend library '{MODEL_FILENAME}' for model '{places.model}', "
+            f"searched: {searched}"
+        )
+    return _shared(found, places, looks, f"the configuration's runtime is {MODEL_FILENAME}")
+
+
+def _named_library(runtime: str, places: _Places, files: Files) -> ResolutionError:
+    """Any other `runtime` names a library, which naiad cannot run: the error says what is wrong with it first."""
+    for place in places.libraries:
+        # Both sides by text, as the file need not be there.
+        if not os.path.normpath(place / runtime).startswith(os.path.normpath(place) + os.sep):
+            return ResolutionError(
+                f"backend library name '{runtime}' escapes backend directory '{place}', for model '{places.model}', "
+                "check model config runtime field."
+            )
+    looks = _look_for(runtime, places.libraries, files)
+    _refuse_native(looks, places)
+    searched = " ".join(f"'{place}'" for place in places.libraries)
+    return ResolutionError(
+        f"unable to find backend library '{runtime}' for model '{places.model}', searched: {searched}"
+    )
+
+
+def _look_for(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[Look, ...]:
+    """Look for a file in directories in order, up to the first that has it."""
+    looks: list[Look] = []
+    for directory in directories:
+        look = Look(directory / filename, files.exists(directory / filename))
+        looks.append(look)
+        if look.found:
+            break
+    return tuple(looks)
+
+
+def _refuse_native(looks: tuple[Look, ...], places: _Places) -> None:
+    for look in looks:
+        if look.found:
+            raise ResolutionError(
+                f"backend '{places.backend}' of model '{places.model}' is the native library '{look.path}', and naiad "
+                f"runs Python backends only: serve this model with Triton, or remove the library and put a "
+                f"{MODEL_FILENAME} into a directory '{places.backend}' of a backend directory",
+                code=Code.UNSUPPORTED,
+            )
+
+
+def _shared(found: Path, places: _Places, looks: tuple[Look, ...], why: str) -> Backend:
+    return Backend(
+        directory=found.parent,
+        model_file=found,
+        runtime=MODEL_FILENAME,
+        steps=(
+            Step("backend", f"{places.backend} (shared)", why, looks),
+            Step("model file", str(found), "the code of a shared backend lies in the backend's directory alone"),
+        ),
+    )

@@ -1,0 +1,119 @@
+"""The two small TOML files that say what a stub or a shared backend needs: `stub.toml` and `backend.toml`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from naiad.errors import ResolutionError
+from naiad.resolution.files import Files
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "BACKEND_MANIFEST",
+    "STUB_MANIFEST",
+    "BackendManifest",
+    "parse_python_version",
+    "read_backend_manifest",
+    "read_stub_manifest",
+]
+
+BACKEND_MANIFEST = "backend.toml"
+STUB_MANIFEST = "stub.toml"
+STUB_PROTOCOL = 1
+"""The protocol between host and guest that this host speaks."""
+
+_VERSION = re.compile(r"\d+(\.\d+){0,2}")
+_FULL_VERSION_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendManifest:
+    """What a shared backend asks for.
+
+    Attributes:
+        path: The manifest.
+        requires_python: Versions its code runs under, or None.
+        environment: Its default environment as written, relative to the backend's directory, or empty.
+    """
+
+    path: Path
+    requires_python: SpecifierSet | None = None
+    environment: str = ""
+
+
+def parse_python_version(text: str, origin: str) -> SpecifierSet:
+    """A required version: `3.10` is any 3.10.x, `3.10.13` exactly that one, `>=3.10,<3.12` a range.
+
+    Raises:
+        ResolutionError: If it is neither a version nor a range.
+    """
+    text = text.strip()
+    if _VERSION.fullmatch(text):
+        exact = text.count(".") + 1 == _FULL_VERSION_PARTS
+        return SpecifierSet(f"=={text}" if exact else f"=={text}.*")
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ResolutionError(
+            f'{origin}: \'{text}\' is no version of Python: write a version as "3.10" or a range as ">=3.10,<3.12"'
+        ) from None
+
+
+def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | None:
+    """The manifest of a shared backend, None if it has none.
+
+    Raises:
+        ResolutionError: If it cannot be read or says something unknown.
+    """
+    path = directory / BACKEND_MANIFEST
+    if not files.exists(path):
+        return None
+    content = _read(path, files, {"requires-python", "environment"})
+    required = content.get("requires-python")
+    return BackendManifest(
+        path=path,
+        requires_python=None if required is None else parse_python_version(str(required), f"{path}: requires-python"),
+        environment=str(content.get("environment", "")),
+    )
+
+
+def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
+    """The interpreters that the stub in a directory runs under, None if no manifest says it.
+
+    Raises:
+        ResolutionError: If the manifest cannot be read, or the stub speaks another protocol than this host.
+    """
+    path = directory / STUB_MANIFEST
+    if not files.exists(path):
+        return None
+    content = _read(path, files, {"protocol", "requires-python"})
+    if content.get("protocol", STUB_PROTOCOL) != STUB_PROTOCOL:
+        raise ResolutionError(
+            f"{path}: the stub speaks protocol {content['protocol']}, this server {STUB_PROTOCOL}: take the stub "
+            "that belongs to this version of naiad"
+        )
+    required = content.get("requires-python")
+    return None if required is None else parse_python_version(str(required), f"{path}: requires-python")
+
+
+def _read(path: Path, files: Files, known: set[str]) -> Mapping[str, object]:
+    try:
+        content: Mapping[str, object] = tomllib.loads(files.read(path).decode())
+    except OSError as error:
+        raise ResolutionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ResolutionError(f"{path}: {error}") from error
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise ResolutionError(f"{path}: unknown key '{unknown[0]}'; there are: {', '.join(sorted(known))}")
+    return content

@@ -1,0 +1,114 @@
+"""From a model's configuration to everything needed to start it, in decisions that can be explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from naiad.config.backend_settings import effective_settings
+from naiad.config.model import ModelConfig
+from naiad.errors import ExecutionEnvironmentError
+from naiad.resolution.artifacts import choose_artifacts
+from naiad.resolution.backend import PYTHON, find_backend
+from naiad.resolution.decision import Resolution, ResolutionSettings, Step
+from naiad.resolution.environment import choose_environment, choose_python
+from naiad.resolution.files import Files, RealFiles
+from naiad.resolution.manifest import read_backend_manifest
+
+__all__ = ["check_stub_supports", "resolve"]
+
+_MIN_COMPUTE_CAPABILITY = "6.000000"
+_DEFAULT_MAX_BATCH_SIZE = "4"
+
+
+def resolve(
+    config: ModelConfig, *, model_dir: Path, version: int, settings: ResolutionSettings, files: Files | None = None
+) -> Resolution:
+    """Decide what runs one version of a model.
+
+    Args:
+        config: The model's configuration.
+        model_dir: The model's directory.
+        version: The version, a directory below it.
+        settings: What the server says.
+        files: The file system; the disk unless given.
+
+    Raises:
+        ResolutionError: If something that is named is not there, with every place that was looked at.
+    """
+    files = RealFiles() if files is None else files
+    backend = find_backend(
+        config,
+        model_dir=model_dir,
+        version_dir=model_dir / str(version),
+        directories=settings.backend_directories,
+        files=files,
+    )
+    artifacts = choose_artifacts(
+        model_dir=model_dir,
+        backend_dir=backend.directory,
+        python_dirs=tuple(directory / PYTHON for directory in settings.backend_directories),
+        default=settings.guest,
+        files=files,
+    )
+    manifest = None if backend.directory is None else read_backend_manifest(backend.directory, files)
+    environment = choose_environment(
+        config, model_dir=model_dir, backend_dir=backend.directory, manifest=manifest, files=files
+    )
+    python = choose_python(config, manifest)
+    cmdline = _cmdline(settings, backend.directory)
+    return Resolution(
+        model=config.name,
+        version=version,
+        model_dir=model_dir,
+        backend=config.backend,
+        backend_dir=backend.directory,
+        runtime=backend.runtime,
+        model_file=backend.model_file,
+        stub=artifacts.stub,
+        utils_dir=artifacts.utils_dir,
+        library_dir=settings.guest.library_dir,
+        stub_requires=artifacts.requires_python,
+        environment=environment.source,
+        environment_origin=environment.origin,
+        python=python.required,
+        python_origin=python.origin,
+        backend_config=MappingProxyType(cmdline),
+        steps=(*backend.steps, *artifacts.steps, environment.step, python.step, _settings_step(config, settings)),
+        notices=(*backend.notices, *artifacts.notices),
+    )
+
+
+def check_stub_supports(resolution: Resolution, version: str) -> None:
+    """Refuse an interpreter that the stub does not run under, before anything is started.
+
+    Raises:
+        ExecutionEnvironmentError: With both versions.
+    """
+    if not resolution.stub_requires.contains(version, prereleases=True):
+        raise ExecutionEnvironmentError(
+            f"model '{resolution.model}' would run under Python {version}, but the stub '{resolution.stub}' needs "
+            f"Python {resolution.stub_requires}; give the model another environment or a stub of its own"
+        )
+
+
+def _cmdline(settings: ResolutionSettings, backend_dir: Path | None) -> dict[str, str]:
+    """What a backend reads as its command line: text alone, in the order in which the reference prints it."""
+    directory = settings.backend_directories[0] if backend_dir is None else backend_dir.parent
+    return {
+        "auto-complete-config": "true" if settings.auto_complete else "false",
+        "backend-directory": str(directory),
+        "min-compute-capability": _MIN_COMPUTE_CAPABILITY,
+        # A shared backend is run by `python` and reads its settings, not those under its own name.
+        "default-max-batch-size": _DEFAULT_MAX_BATCH_SIZE,
+        **effective_settings(settings.backend_configs, PYTHON),
+    }
+
+
+def _settings_step(config: ModelConfig, settings: ResolutionSettings) -> Step:
+    given = effective_settings(settings.backend_configs, PYTHON)
+    why = "settings for all backends, then those of 'python', which also runs shared backends"
+    ignored = settings.backend_configs.get(config.backend) if config.backend != PYTHON else None
+    if ignored:
+        why += f"; those of '{config.backend}' have no effect on a shared backend"
+    return Step("settings", ", ".join(f"{key}={value}" for key, value in given.items()) or "none given", why)
