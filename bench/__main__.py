@@ -1,0 +1,76 @@
+"""`python -m bench`: measure naiad beside the real Triton; see docs/benchmarks.md for what comes out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench import cases, report
+from bench.environment import packed_environment
+from bench.reference import Reference, install
+from bench.results import OURS, THEIRS, Results
+from bench.servers import Program
+from bench.session import Session
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / ".bench"
+ROUNDS, WINDOW = 3, 1.2
+QUICK_ROUNDS, QUICK_WINDOW = 1, 0.4
+
+
+def main() -> int:
+    options = _options()
+    names = [name for name in cases.NAMES if not options.only or any(part in name for part in options.only)]
+    if not names:
+        print(f"no case is called {' or '.join(options.only)}; there are: {', '.join(cases.NAMES)}")
+        return 2
+    reference = install(FOLDER / "reference")
+    wants_environment = any(name.startswith("environment") for name in names)
+    session = Session(
+        reference=reference,
+        programs=[program for program in _programs(reference) if program.name in options.servers],
+        rounds=QUICK_ROUNDS if options.quick else ROUNDS,
+        window=QUICK_WINDOW if options.quick else WINDOW,
+    )
+    results = session.run(names, packed_environment(FOLDER) if wants_environment else None)
+    settings = f"`python -m bench {' '.join(sys.argv[1:])}`".replace(" `", "`")
+    settings += f", {session.rounds} rounds by turns, 3 windows of {session.window} s each"
+    return _conclude(results, settings, page=PAGE if options.write or _is_whole(options) else None)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: under two minutes, prints only")
+    parser.add_argument("--only", action="append", default=[], metavar="PART", help="cases whose name has PART in it")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md even after --quick or --only")
+    parser.add_argument(
+        "--servers", nargs="+", choices=(OURS, THEIRS), default=(OURS, THEIRS), help="measure one server alone"
+    )
+    return parser.parse_args()
+
+
+def _programs(reference: Reference) -> list[Program]:
+    ours = [str(Path(sys.executable).with_name("tritonserver"))]
+    return [
+        Program(THEIRS, reference.server_command(), reference.server_environ(packages=True)),
+        Program(OURS, ours, {}),
+    ]
+
+
+def _is_whole(options: argparse.Namespace) -> bool:
+    return not options.quick and not options.only and len(options.servers) == len((OURS, THEIRS))
+
+
+def _conclude(results: Results, settings: str, page: Path | None) -> int:
+    if page is not None:
+        report.write(page, results, settings)
+        print(f"written: {page.relative_to(ROOT)}")
+    else:
+        print(report.render(results, settings, prose=""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What is measured, and what was promised."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+
+from bench.perf import Load
+from bench.repository import IDENTITY_SIZES
+
+PROTOCOLS = ("http", "grpc")
+# Enough clients to keep both cores busy with one instance; more would only lengthen the queue.
+IDENTITY_CLIENTS = 4
+COPIES = (1, 20)
+
+LOADS: dict[str, Load] = {
+    f"add_sub-{protocol}-{clients}": Load(model="add_sub", protocol=protocol, concurrency=clients)
+    for protocol in PROTOCOLS
+    for clients in (1, 4, 16)
+} | {
+    f"identity-{protocol}-{size}": Load(model=f"identity_{size}", protocol=protocol, concurrency=IDENTITY_CLIENTS)
+    for protocol in PROTOCOLS
+    for size in IDENTITY_SIZES
+}
+STARTS: dict[str, int] = {f"start-{count}": count for count in COPIES}
+ENVIRONMENT_FIRST, ENVIRONMENT_SECOND = "environment-first", "environment-second"
+NAMES = (*LOADS, *STARTS, ENVIRONMENT_FIRST, ENVIRONMENT_SECOND)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A promise on a ratio ours/reference of one case's metric."""
+
+    promise: str
+    case: str
+    metric: str
+    bound: float
+    at_least: bool
+
+    @property
+    def is_met_by(self) -> Callable[[float], bool]:
+        """Whether a ratio keeps the promise."""
+        compare = operator.ge if self.at_least else operator.le
+        return lambda ratio: bool(compare(ratio, self.bound))
+
+    @property
+    def bound_text(self) -> str:
+        """The bound as the report prints it."""
+        return f"{'at least' if self.at_least else 'at most'} {self.bound} x"
+
+
+TARGETS = (
+    Target("HTTP throughput, 16 clients", "add_sub-http-16", "throughput", 1.7, at_least=True),
+    Target("HTTP latency (p50), one client", "add_sub-http-1", "p50", 0.7, at_least=False),
+    Target("HTTP identity throughput, 64 KB", "identity-http-64KB", "throughput", 1.7, at_least=True),
+    Target("HTTP identity throughput, 1 MB", "identity-http-1MB", "throughput", 1.7, at_least=True),
+    Target("HTTP identity throughput, 16 MB", "identity-http-16MB", "throughput", 1.7, at_least=True),
+    Target("second start with an environment", ENVIRONMENT_SECOND, "seconds", 0.2, at_least=False),
+    Target("memory (PSS) per idle instance", "start-20", "instance_pss", 1.0, at_least=False),
+)

@@ -1,0 +1,65 @@
+"""One run of the real perf_analyzer against one server, and the figures it gives."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.reference import Reference
+from bench.servers import Server
+
+# perf_analyzer goes on until three windows agree; told that any three do, it always takes exactly three, so that
+# every measurement lasts as long as the other server's and a noisy neighbour costs accuracy, not minutes.
+WINDOWS = "3"
+ANY_SPREAD = "9999"
+TIMEOUT = 180
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """A load: which model, how many clients at once, over what."""
+
+    model: str
+    protocol: str
+    concurrency: int
+
+
+def measure(reference: Reference, server: Server, load: Load, window: float) -> dict[str, float]:
+    """Throughput (requests/s), latencies and CPU per request (microseconds) under a load."""
+    requests_before, cpu_before = server.inference_count(load.model), server.cpu_seconds()
+    figures = _run(reference, server.address(load.protocol), load, window)
+    requests = max(server.inference_count(load.model) - requests_before, 1)
+    host, guest = (after - before for after, before in zip(server.cpu_seconds(), cpu_before, strict=True))
+    return {**figures, "host_cpu": host / requests * 1e6, "guest_cpu": guest / requests * 1e6}
+
+
+def parse(report: str) -> dict[str, float]:
+    """The figures of a CSV report with one line of measurements."""
+    rows = list(csv.DictReader(report.splitlines()))
+    if len(rows) != 1:
+        raise ValueError(f"expected one line of measurements from perf_analyzer, got {len(rows)}:\n{report}")
+    return {
+        "throughput": float(rows[0]["Inferences/Second"]),
+        "p50": float(rows[0]["p50 latency"]),
+        "p95": float(rows[0]["p95 latency"]),
+    }
+
+
+def _run(reference: Reference, address: str, load: Load, window: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.csv"
+        command = [
+            *reference.load_command(),
+            *("-m", load.model, "-u", address, "-i", load.protocol),
+            *("--concurrency-range", str(load.concurrency), "--input-data", "zero", "--percentile", "95"),
+            *("-p", str(int(window * 1000)), "-r", WINDOWS, "-s", ANY_SPREAD, "-f", str(report)),
+        ]
+        environ = {**os.environ, **reference.load_environ()}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        if done.returncode or not report.exists():
+            raise SystemExit(f"perf_analyzer failed on {load}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return parse(report.read_text())

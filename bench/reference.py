@@ -1,0 +1,120 @@
+"""The real Triton and its load generator, from PyPI wheels alone: no root, no container, no GPU.
+
+NVIDIA's wheel `nvidia-pytriton` carries the server with its Python backend and the stubs of every Python version;
+an older wheel of `tritonclient` carries the program `perf_analyzer`. Both are unpacked into one folder once.
+NAIAD_BENCH_REFERENCE names such a folder that is already there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+SERVER_WHEEL = "nvidia-pytriton==0.7.0"  # Triton 2.51.0
+LOAD_WHEEL = "tritonclient==2.41.1"  # the last one with a perf_analyzer that needs no more than two extra libraries
+# The server's stubs are built against numpy 1: with numpy 2 every answer fails on its shape.
+PACKAGES = ("tritonclient[all]", "numpy<2")
+# perf_analyzer asks for these by their plain names; the server's wheel has them under names with a digest.
+LIBRARIES = {"libb64.so.0d": "libb64-*", "libcudart.so.12": "libcudart-*"}
+MARKER = "READY"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """Where the parts of an installed reference are."""
+
+    root: Path
+
+    @property
+    def site(self) -> Path:
+        """The site-packages that hold the server, and numpy for models without an environment."""
+        return next(self.root.glob("venv/lib/python3*/site-packages"))
+
+    @property
+    def server(self) -> Path:
+        """The folder of the server: its program, backends and caches."""
+        return self.site / "pytriton" / "tritonserver"
+
+    @property
+    def libraries(self) -> Path:
+        """The shared libraries the server's wheel brought."""
+        return self.site / "nvidia_pytriton.libs"
+
+    def server_command(self) -> list[str]:
+        """The server, to be followed by its usual options."""
+        return [
+            str(self.server / "bin" / "tritonserver"),
+            f"--backend-directory={self.root / 'backends'}",
+            f"--cache-directory={self.server / 'caches'}",
+        ]
+
+    def server_environ(self, *, packages: bool) -> dict[str, str]:
+        """Variables for the server; `packages` makes the reference's own numpy importable for its models.
+
+        Not for models with an environment: PYTHONPATH would put this numpy before the environment's.
+        """
+        python = {"PYTHONPATH": str(self.site)} if packages else {}
+        path = f"{self.root / 'venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {"LD_LIBRARY_PATH": str(self.libraries), "PATH": path, **python}
+
+    def load_command(self) -> list[str]:
+        """perf_analyzer, to be followed by its options."""
+        return [str(self.root / "bin" / "perf_analyzer.bin")]
+
+    def load_environ(self) -> dict[str, str]:
+        """Variables for perf_analyzer."""
+        return {"LD_LIBRARY_PATH": f"{self.root / 'lib'}{os.pathsep}{self.libraries}"}
+
+    def stub(self, minor: str) -> Path:
+        """The compiled stub for models that run under Python `minor`, as "3.12"."""
+        return self.root / "stubs" / minor / "triton_python_backend_stub"
+
+
+def install(folder: Path) -> Reference:
+    """The reference in `folder`, installed there first if need be: a minute and 700 MB."""
+    given = os.environ.get("NAIAD_BENCH_REFERENCE")
+    root = Path(given) if given else folder
+    if not (root / MARKER).exists():
+        if given:
+            raise SystemExit(f"NAIAD_BENCH_REFERENCE={given} holds no finished reference: {root / MARKER} is missing")
+        print(f"installing the reference into {root} (once, about a minute) ...", flush=True)
+        _install(root)
+    return Reference(root.resolve())
+
+
+def _install(root: Path) -> None:
+    shutil.rmtree(root, ignore_errors=True)  # what an interrupted installation left
+    (root / "bin").mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
+    pip = [str(root / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", SERVER_WHEEL, *PACKAGES], check=True)
+    subprocess.run([*pip, "download", "--no-deps", "--dest", str(root), LOAD_WHEEL], check=True)
+    reference = Reference(root)
+    _lay_out_backends(reference)
+    _take_load_generator(reference)
+    (root / MARKER).touch()
+
+
+def _lay_out_backends(reference: Reference) -> None:
+    backends = reference.root / "backends"
+    shutil.copytree(reference.server / "backends", backends)
+    shutil.copytree(reference.server / "python_backend_stubs", reference.root / "stubs")
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy(reference.stub(minor), backends / "python")
+
+
+def _take_load_generator(reference: Reference) -> None:
+    libraries = reference.root / "lib"
+    libraries.mkdir()
+    for name, pattern in LIBRARIES.items():
+        (libraries / name).symlink_to(next(reference.libraries.glob(pattern)))
+    program = reference.root / "bin" / "perf_analyzer.bin"
+    with zipfile.ZipFile(next(reference.root.glob("tritonclient-*.whl"))) as wheel:
+        member = next(name for name in wheel.namelist() if name.endswith("/data/bin/perf_analyzer"))
+        program.write_bytes(wheel.read(member))
+    program.chmod(0o755)

@@ -1,0 +1,162 @@
+"""Writes docs/benchmarks.md from results; keeps the prose people wrote into it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from bench import cases
+from bench.reference import LOAD_WHEEL, SERVER_WHEEL
+from bench.results import OURS, THEIRS, Results
+
+PROSE_BEGIN, PROSE_END = "<!-- prose: kept when this page is written anew -->", "<!-- end of prose -->"
+_INTRODUCTION = """\
+Written by `make bench`: naiad and the real Triton on one machine in one run, by turns, with the real
+`perf_analyzer`. Figures are medians; a ratio is naiad's figure divided by Triton's."""
+_REQUESTS = """\
+In each pair naiad's figure comes first, Triton's second. Identity tensors go in and come out. CPU is that of the server
+(host) and of its instance (guest) per request."""
+_STARTS = "From starting the program to the first 200 of `/v2/health/ready`."
+_MEMORY = "The processes below a server with 20 loaded models, divided by 20, and the server itself."
+_NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
+
+
+def write(path: Path, results: Results, settings: str) -> None:
+    """Write the page anew, but for the prose between its markers."""
+    prose = _prose(path.read_text()) if path.exists() else _NO_PROSE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(results, settings, prose))
+
+
+def render(results: Results, settings: str, prose: str) -> str:
+    """The page."""
+    parts = [
+        f"# Benchmarks\n\n{_INTRODUCTION}",
+        _facts(settings),
+        f"## Targets\n\n{_targets(results)}",
+        f"{PROSE_BEGIN}\n{prose.strip()}\n{PROSE_END}",
+        f"## Requests\n\n{_REQUESTS}\n\n{_loads(results)}",
+        f"## Starts\n\n{_STARTS}\n\n{_starts(results)}",
+        f"## Memory of idle instances\n\n{_MEMORY}\n\n{_memory(results)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _prose(page: str) -> str:
+    found = re.search(f"{re.escape(PROSE_BEGIN)}(.*){re.escape(PROSE_END)}", page, re.DOTALL)
+    return found[1] if found else _NO_PROSE
+
+
+def _facts(settings: str) -> str:
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
+    rows = [
+        ("date", str(today)),
+        ("machine", f"{_processor()}, {os.cpu_count()} cores, {_memory_size()}"),
+        ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
+        ("naiad", version("naiad")),
+        ("Triton", f"2.51.0 with its Python backend ({SERVER_WHEEL})"),
+        ("perf_analyzer", f"2.41.1 ({LOAD_WHEEL})"),
+        ("run", settings),
+    ]
+    return _table(("", ""), rows)
+
+
+def _targets(results: Results) -> str:
+    rows = []
+    for target in cases.TARGETS:
+        ratio = results.ratio(target.case, target.metric)
+        reached = "not measured" if ratio is None else f"{ratio:.2f} x"
+        verdict = "" if ratio is None else ("yes" if target.is_met_by(ratio) else "**no**")
+        rows.append((target.promise, target.bound_text, reached, verdict))
+    return _table(("naiad / Triton", "target", "reached", "met"), rows)
+
+
+def _loads(results: Results) -> str:
+    columns = ("throughput", "p50", "p95", "host_cpu", "guest_cpu")
+    head = (
+        "case",
+        "clients",
+        "requests/s",
+        "ratio",
+        "p50 us",
+        "ratio",
+        "p95 us",
+        "ratio",
+        "CPU us host",
+        "CPU us guest",
+    )
+    rows = []
+    for name, load in cases.LOADS.items():
+        if name not in results.samples:
+            continue
+        cells = [name, str(load.concurrency)]
+        for metric in columns:
+            cells.append(_pair(results, name, metric, 1, "{:,.0f}"))
+            if metric in {"throughput", "p50", "p95"}:
+                cells.append(_ratio(results, name, metric))
+        rows.append(cells)
+    return _table(head, rows)
+
+
+def _starts(results: Results) -> str:
+    labels = {
+        **{name: f"cold, {count} model{'s' if count > 1 else ''}" for name, count in cases.STARTS.items()},
+        cases.ENVIRONMENT_FIRST: "packed environment, first start",
+        cases.ENVIRONMENT_SECOND: "packed environment, second start",
+    }
+    rows = [
+        (label, *_figures(results, name, "seconds", 1, "{:.2f} s"), _ratio(results, name, "seconds"))
+        for name, label in labels.items()
+        if name in results.samples
+    ]
+    return _table(("start", "naiad", "Triton", "ratio"), rows)
+
+
+def _memory(results: Results) -> str:
+    name = f"start-{cases.COPIES[-1]}"
+    labels = {
+        "instance_pss": "instance, PSS",
+        "instance_uss": "instance, USS",
+        "instance_rss": "instance, RSS",
+        "server_pss": "server, PSS",
+    }
+    rows = [
+        (label, *_figures(results, name, metric, 1 << 20, "{:.1f} MiB"), _ratio(results, name, metric))
+        for metric, label in labels.items()
+        if name in results.samples
+    ]
+    return _table(("", "naiad", "Triton", "ratio"), rows)
+
+
+def _figures(results: Results, case: str, metric: str, unit: float, form: str) -> tuple[str, str]:
+    values = (results.median(case, server, metric) for server in (OURS, THEIRS))
+    ours, theirs = ("-" if value is None else form.format(value / unit) for value in values)
+    return ours, theirs
+
+
+def _pair(results: Results, case: str, metric: str, unit: float, form: str) -> str:
+    return " / ".join(_figures(results, case, metric, unit, form))
+
+
+def _ratio(results: Results, case: str, metric: str) -> str:
+    ratio = results.ratio(case, metric)
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _processor() -> str:
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return names[0] if names else platform.machine()
+
+
+def _memory_size() -> str:
+    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.0f} GiB"

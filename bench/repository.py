@@ -1,0 +1,74 @@
+"""Model repositories to measure on: the same files for both servers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+# Elements of FP32; the names are what the report calls them.
+IDENTITY_SIZES = {"1KB": 256, "64KB": 16 * 1024, "1MB": 256 * 1024, "16MB": 4 * 1024 * 1024}
+
+ADD_SUB = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            left = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            right = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+            total = pb_utils.Tensor("OUTPUT0", left + right)
+            difference = pb_utils.Tensor("OUTPUT1", left - right)
+            responses.append(pb_utils.InferenceResponse([total, difference]))
+        return responses
+"""
+
+IDENTITY = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())]))
+        return responses
+"""
+
+
+def write_load_models(repository: Path) -> None:
+    """`add_sub` and an identity model of each size."""
+    _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
+    for name, elements in IDENTITY_SIZES.items():
+        _write(repository / f"identity_{name}", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), elements))
+
+
+def write_copies(repository: Path, count: int) -> None:
+    """`count` models of the same code, each with its own instance."""
+    for index in range(count):
+        _write(repository / f"model_{index:02}", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
+
+
+def write_with_environment(repository: Path, archive: Path, stub: Path | None) -> None:
+    """One model in a packed environment; `stub` is the reference's for the environment's Python."""
+    model = repository / "packed"
+    parameter = f'parameters: {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{archive}" }} }}\n'
+    _write(model, ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16) + parameter)
+    if stub is not None:
+        shutil.copy(stub, model)
+
+
+def _write(model: Path, code: str, ports: str) -> None:
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(code)
+    (model / "config.pbtxt").write_text(f'backend: "python"\n{ports}')
+
+
+def _ports(inputs: tuple[str, ...], outputs: tuple[str, ...], elements: int) -> str:
+    return "".join(
+        f'{side} {{ name: "{name}" data_type: TYPE_FP32 dims: [ {elements} ] }}\n'
+        for side, names in (("input", inputs), ("output", outputs))
+        for name in names
+    )

@@ -1,0 +1,32 @@
+"""Samples collected in turns, and their medians and ratios."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+OURS, THEIRS = "naiad", "triton"
+
+
+@dataclasses.dataclass
+class Results:
+    """Samples by case and server, in the order they were taken."""
+
+    samples: dict[str, dict[str, list[Mapping[str, float]]]] = dataclasses.field(default_factory=dict)
+
+    def add(self, case: str, server: str, sample: Mapping[str, float]) -> None:
+        """Keep a sample and say so: a long run should show that it goes on."""
+        self.samples.setdefault(case, {}).setdefault(server, []).append(sample)
+        figures = "  ".join(f"{name} {value:,.4g}" for name, value in sample.items())
+        print(f"{case:24} {server:8} {figures}", flush=True)
+
+    def median(self, case: str, server: str, metric: str) -> float | None:
+        """The median of a metric; None where it was not measured."""
+        values = [sample[metric] for sample in self.samples.get(case, {}).get(server, []) if metric in sample]
+        return statistics.median(values) if values else None
+
+    def ratio(self, case: str, metric: str) -> float | None:
+        """Ours divided by the reference's, of medians; None unless both were measured."""
+        ours, theirs = self.median(case, OURS, metric), self.median(case, THEIRS, metric)
+        return ours / theirs if ours is not None and theirs else None

@@ -1,0 +1,108 @@
+"""Runs the cases: both servers in turns, A B A B, so that a machine growing slower or faster hurts both alike."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from bench import cases, repository
+from bench.environment import Packed
+from bench.perf import Load, measure
+from bench.reference import Reference
+from bench.results import OURS, Results
+from bench.servers import Program, running
+
+WARM_UP = Load(model="add_sub", protocol="http", concurrency=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a run needs to know: who is measured, how often and for how long.
+
+    Attributes:
+        programs: The servers, in the order of their turns.
+        rounds: How many turns each takes per case.
+        window: Seconds of each of perf_analyzer's three windows.
+    """
+
+    reference: Reference
+    programs: Sequence[Program]
+    rounds: int
+    window: float
+    results: Results = dataclasses.field(default_factory=Results)
+
+    def run(self, names: Collection[str], packed: Packed | None) -> Results:
+        """Measure the named cases."""
+        loads = {name: load for name, load in cases.LOADS.items() if name in names}
+        if loads:
+            self._measure_loads(loads)
+        for name, count in cases.STARTS.items():
+            if name in names:
+                self._measure_starts(name, count)
+        if packed is not None and {cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND} & set(names):
+            self._measure_environment(packed)
+        return self.results
+
+    def _measure_loads(self, loads: dict[str, Load]) -> None:
+        with contextlib.ExitStack() as stack:
+            work = stack.enter_context(_folder())
+            repository.write_load_models(work / "models")
+            servers = [stack.enter_context(running(each, work / "models", work)) for each in self.programs]
+            for server in servers:
+                measure(self.reference, server, WARM_UP, window=0.3)
+            for name, load in loads.items():
+                for _ in range(self.rounds):
+                    for server in servers:
+                        figures = measure(self.reference, server, load, self.window)
+                        self.results.add(name, server.program.name, figures)
+
+    def _measure_starts(self, name: str, count: int) -> None:
+        with _folder() as work:
+            repository.write_copies(work / "models", count)
+            for _ in range(self.rounds):
+                for program in self.programs:
+                    with running(program, work / "models", work) as server:
+                        memory = dataclasses.asdict(server.memory(count))
+                        self.results.add(name, program.name, {"seconds": server.start_seconds, **memory})
+
+    def _measure_environment(self, packed: Packed) -> None:
+        with _folder() as work:
+            for _ in range(self.rounds):
+                for program in self.programs:
+                    models, caches = self._write_environment_models(program, packed, work)
+                    shutil.rmtree(caches, ignore_errors=True)
+                    for name in (cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND):
+                        seconds = _start_seconds(self._without_packages(program), models, work)
+                        self.results.add(name, program.name, {"seconds": seconds})
+
+    def _write_environment_models(self, program: Program, packed: Packed, work: Path) -> tuple[Path, Path]:
+        models = work / f"models-{program.name}"
+        if not models.exists():
+            # The reference's stub is compiled for one Python; ours runs under the environment's own interpreter.
+            stub = None if program.name == OURS else self.reference.stub(packed.python)
+            repository.write_with_environment(models, packed.archive, stub)
+        return models, work / f"cache-{program.name}"
+
+    def _without_packages(self, program: Program) -> Program:
+        if program.name == OURS:
+            return program
+        return dataclasses.replace(program, environ=self.reference.server_environ(packages=False))
+
+
+def _start_seconds(program: Program, models: Path, work: Path) -> float:
+    with running(program, models, work) as server:
+        return server.start_seconds
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    # Not pathlib's or pytest's: a server that was killed may leave read-only folders of an environment behind.
+    folder = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
