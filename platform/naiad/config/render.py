@@ -8,8 +8,8 @@ default, messages and members of a oneof only where they are set.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, MutableSequence, Sequence
+from typing import Any, cast
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -37,17 +37,18 @@ def to_json(message: pb.ModelConfig) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {
-        field.name: _field(getattr(message, field.name), field)
-        for field in message.DESCRIPTOR.fields
-        if not field.has_presence or message.HasField(field.name)
-    }
+    fields = cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)
+    present = [field for field in fields if not field.has_presence or message.HasField(field.name)]
+    # A stable sort: what a oneof holds comes last unless it is a message.
+    present.sort(key=lambda field: field.containing_oneof is not None and field.message_type is None)
+    return {field.name: _field(getattr(message, field.name), field) for field in present}
 
 
 def _field(value: Any, field: FieldDescriptor) -> Any:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _map(value, field.message_type.fields_by_name["value"])
-    if field.is_repeated:
+    # Asked of the value: how a descriptor tells it depends on protobuf's version.
+    if isinstance(value, MutableSequence):
         return [_scalar_or_message(item, field) for item in value]
     return _scalar_or_message(value, field)
 
@@ -69,9 +70,12 @@ def _scalar_or_message(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _number(value: float, field: FieldDescriptor) -> float | str:
-    """The shortest number that reads back as the same float; whole ones have no fraction, others a name."""
+    """The number as the reference's JSON writer spells it: shortest first, in whole digits if it can be."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if value.is_integer():
-        return int(value)
-    return float(str(np.float32(value))) if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT else value
+    single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT
+    short, exact = (6, 9) if single else (15, 17)
+    text = f"{value:.{short}g}"
+    if (float(np.float32(text)) if single else float(text)) != value:
+        text = f"{value:.{exact}g}"
+    return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -9,7 +9,7 @@ from naiad.config import model_config_pb2 as pb
 from naiad.config.autofill import fill_backend
 from naiad.config.normalise import normalise, normalise_instance_groups
 from naiad.config.text import parse_text
-from naiad.config.validate import validate, validate_name
+from naiad.config.validate import validate, validate_instance_groups, validate_name
 from naiad.errors import ConfigError
 from naiad.repository.layout import ModelFiles, subdirectories
 
@@ -45,6 +45,7 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     validate(message, with_io=strict)
     validate_name(message, files.name)
     normalise_instance_groups(message)
+    validate_instance_groups(message)
     return message
 
 
