@@ -107,7 +107,7 @@ class Resolution:
         model_file: The code.
         stub: The guest program.
         utils_dir: Folder of `triton_python_backend_utils.py`.
-        library_dir: Folder of `naiad_stub`, the guest's own library.
+        guest: The default guest, whose library every stub uses.
         stub_requires: Interpreters the stub runs under.
         environment: Directory or archive of the execution environment; None for the host's interpreter or one found
             on the machine.
@@ -128,7 +128,7 @@ class Resolution:
     model_file: Path
     stub: Path
     utils_dir: Path
-    library_dir: Path
+    guest: GuestLayout
     stub_requires: SpecifierSet
     environment: Path | None
     environment_origin: str
@@ -142,6 +142,11 @@ class Resolution:
     def shared(self) -> bool:
         """Whether the code is a backend's, shared by many models."""
         return self.backend_dir is not None
+
+    @property
+    def library_dir(self) -> Path:
+        """Folder of `naiad_stub`, the guest's own library."""
+        return self.guest.library_dir
 
     @property
     def version_dir(self) -> Path:

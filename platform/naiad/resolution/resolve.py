@@ -67,7 +67,7 @@ def resolve(
         model_file=backend.model_file,
         stub=artifacts.stub,
         utils_dir=artifacts.utils_dir,
-        library_dir=settings.guest.library_dir,
+        guest=settings.guest,
         stub_requires=artifacts.requires_python,
         environment=environment.source,
         environment_origin=environment.origin,

@@ -1,0 +1,83 @@
+"""Says in words what a resolution decided: for `naiad explain` and the debug log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from naiad.resolution.decision import Resolution, Step
+
+__all__ = ["PreparedEnvironment", "explain_plainly", "explain_richly", "prepared_step"]
+
+_INDENT = " " * 14
+
+
+class PreparedEnvironment(Protocol):
+    """What is told about an environment once it is there."""
+
+    @property
+    def prefix(self) -> Path:
+        """Its folder."""
+        ...
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The interpreter's version."""
+        ...
+
+    @property
+    def numpy_version(self) -> str | None:
+        """The version of numpy in it."""
+        ...
+
+
+def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:
+    """All decisions as plain text, one block each."""
+    lines = [_title(resolution)]
+    for step in _steps(resolution, environment):
+        lines.append(f"  {step.subject:<11} {step.taken}")
+        lines.append(f"{_INDENT}{step.why}")
+        lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.looked)
+    lines.extend(f"  note        {notice}" for notice in resolution.notices)
+    return "\n".join(lines) + "\n"
+
+
+def explain_richly(resolution: Resolution, console: Console, environment: PreparedEnvironment | None = None) -> None:
+    """The same for a terminal."""
+    table = Table(title=_title(resolution), title_justify="left", show_header=False, box=None, padding=(0, 1, 1, 1))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for step in _steps(resolution, environment):
+        text = Text(step.taken, style="green")
+        text.append(f"\n{step.why}", style="default")
+        for look in step.looked:
+            text.append(f"\n{'+' if look.found else '-'} {look}", style="default" if look.found else "dim")
+        table.add_row(step.subject, text)
+    for notice in resolution.notices:
+        table.add_row("note", Text(notice, style="yellow"))
+    console.print(table)
+
+
+def prepared_step(environment: PreparedEnvironment) -> Step:
+    """What a prepared environment holds, as a step behind the decisions."""
+    numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
+    return Step(
+        "interpreter", f"Python {environment.version} ({environment.python})", f"in {environment.prefix}, {numpy}"
+    )
+
+
+def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Step, ...]:
+    return resolution.steps if environment is None else (*resolution.steps, prepared_step(environment))
+
+
+def _title(resolution: Resolution) -> str:
+    return f"model '{resolution.model}' version {resolution.version}, in {resolution.model_dir}"
