@@ -12,6 +12,8 @@ from bench.repository import IDENTITY_SIZES
 PROTOCOLS = ("http", "grpc")
 # Enough clients to keep both cores busy with one instance; more would only lengthen the queue.
 IDENTITY_CLIENTS = 4
+# A window must hold many whole requests, and 16 MB take a tenth of a second each.
+STRETCH = {"16MB": 4}
 COPIES = (1, 20)
 
 LOADS: dict[str, Load] = {
@@ -19,7 +21,9 @@ LOADS: dict[str, Load] = {
     for protocol in PROTOCOLS
     for clients in (1, 4, 16)
 } | {
-    f"identity-{protocol}-{size}": Load(model=f"identity_{size}", protocol=protocol, concurrency=IDENTITY_CLIENTS)
+    f"identity-{protocol}-{size}": Load(
+        model=f"identity_{size}", protocol=protocol, concurrency=IDENTITY_CLIENTS, stretch=STRETCH.get(size, 1)
+    )
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
 }

@@ -21,11 +21,12 @@ TIMEOUT = 180
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load: which model, how many clients at once, over what."""
+    """A load: which model, how many clients at once, over what; `stretch` lengthens the windows for slow answers."""
 
     model: str
     protocol: str
     concurrency: int
+    stretch: float = 1.0
 
 
 def measure(reference: Reference, server: Server, load: Load, window: float) -> dict[str, float]:
@@ -56,7 +57,7 @@ def _run(reference: Reference, address: str, load: Load, window: float) -> dict[
             *reference.load_command(),
             *("-m", load.model, "-u", address, "-i", load.protocol),
             *("--concurrency-range", str(load.concurrency), "--input-data", "zero", "--percentile", "95"),
-            *("-p", str(int(window * 1000)), "-r", WINDOWS, "-s", ANY_SPREAD, "-f", str(report)),
+            *("-p", str(int(window * load.stretch * 1000)), "-r", WINDOWS, "-s", ANY_SPREAD, "-f", str(report)),
         ]
         environ = {**os.environ, **reference.load_environ()}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT, check=False)

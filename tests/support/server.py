@@ -101,6 +101,7 @@ class ServerProcess:
         environ: Variables to add to the inherited ones; None as value removes one.
         wait: "live" or "ready": what entering waits for; "" returns at once (for starts that are to fail).
         timeout: Bound of every wait, in seconds.
+        grace: How long guests may outlive the server, in seconds.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class ServerProcess:
         environ: Mapping[str, str | None] | None = None,
         wait: str = "ready",
         timeout: float = 30,
+        grace: float = 5,
     ) -> None:
         repositories = [repository] if isinstance(repository, Path) else list(repository or ())
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
@@ -128,6 +130,7 @@ class ServerProcess:
         self.work = work
         self.log_path = work / f"server-{self.http_port}.log"
         self.timeout = timeout
+        self.grace = grace
         self._wait = wait
         self._environ = self._child_environ(environ or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -288,7 +291,7 @@ class ServerProcess:
             self._family.update({process.pid: process for process in found})
 
     def _check_leftovers(self) -> None:
-        _, alive = psutil.wait_procs(self._family.values(), timeout=5)
+        _, alive = psutil.wait_procs(self._family.values(), timeout=self.grace)
         alive = [process for process in alive if _runs(process)]
         if alive:
             names = ", ".join(f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in alive)

@@ -1,0 +1,113 @@
+"""The harness computes, selects and reports what it says; the servers themselves are measured by `make bench`."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+
+import pytest
+
+from bench import cases, environment, perf, report, repository
+from bench.reference import install
+from bench.results import OURS, THEIRS, Results
+from bench.servers import Program
+
+REPORT = """\
+Concurrency,Inferences/Second,Client Send,p50 latency,p90 latency,p95 latency,p99 latency
+16,3547.57,86,4258,6150,6788,9216
+"""
+
+
+def results_of(case: str, ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> Results:
+    results = Results()
+    for server, metrics in ((OURS, ours), (THEIRS, theirs)):
+        for name, values in metrics.items():
+            for value in values:
+                results.add(case, server, {name: value})
+    return results
+
+
+def test_figures_are_read_from_perf_analyzers_report():
+    assert perf.parse(REPORT) == {"throughput": 3547.57, "p50": 4258.0, "p95": 6788.0}
+
+
+def test_report_without_measurements_is_an_error_that_shows_it():
+    with pytest.raises(ValueError, match="got 0:\nConcurrency"):
+        perf.parse(REPORT.splitlines()[0])
+
+
+def test_ratio_is_of_medians_so_that_one_outlier_does_not_count():
+    results = results_of("c", {"throughput": [30, 31, 900]}, {"throughput": [10, 1, 11]})
+    assert results.ratio("c", "throughput") == 3.1
+
+
+@pytest.mark.parametrize("metric", ["throughput", "unmeasured"])
+def test_ratio_of_what_only_one_server_was_measured_for_is_none(metric):
+    assert results_of("c", {"throughput": [1]}, {}).ratio("c", metric) is None
+
+
+def test_every_target_names_a_case_that_is_measured():
+    assert {target.case for target in cases.TARGETS} <= set(cases.NAMES)
+
+
+@pytest.mark.parametrize(("at_least", "ratio", "met"), [(True, 1.7, True), (True, 1.69, False), (False, 1.8, False)])
+def test_target_is_met_on_its_own_side_of_the_bound(at_least, ratio, met):
+    target = cases.Target("p", "c", "m", 1.7, at_least=at_least)
+    assert target.is_met_by(ratio) is met
+
+
+def test_page_says_which_targets_are_met_and_which_are_not():
+    results = results_of("add_sub-http-16", {"throughput": [160]}, {"throughput": [100]})
+    page = report.render(results, "settings", "prose")
+    assert "| HTTP throughput, 16 clients | at least 1.7 x | 1.60 x | **no** |" in page
+    assert "| memory (PSS) per idle instance | at most 1.0 x | not measured |  |" in page
+
+
+def test_prose_outlives_writing_the_page_anew(tmp_path):
+    """People explain the figures by hand; a new run must not cost them that."""
+    page = tmp_path / "benchmarks.md"
+    report.write(page, Results(), "the old settings")
+    page.write_text(page.read_text().replace("Not written yet.", "Half of it is\nthe kernel's."))
+    report.write(page, Results(), "the new settings")
+    assert "Half of it is\nthe kernel's.\n<!-- end of prose -->" in page.read_text()
+    assert "the new settings" in page.read_text()
+    assert "the old settings" not in page.read_text()
+
+
+def test_repositories_hold_a_config_and_a_model_for_each_name(tmp_path):
+    repository.write_load_models(tmp_path)
+    assert {load.model for load in cases.LOADS.values()} == {model.name for model in tmp_path.iterdir()}
+    assert all((model / "1" / "model.py").exists() for model in tmp_path.iterdir())
+    assert "dims: [ 4194304 ]" in (tmp_path / "identity_16MB" / "config.pbtxt").read_text()
+
+
+def test_reference_gets_its_stub_into_the_model_with_an_environment(tmp_path):
+    stub = tmp_path / "triton_python_backend_stub"
+    stub.write_bytes(b"ELF")
+    repository.write_with_environment(tmp_path / "r", tmp_path / "e.tar.gz", stub)
+    model = tmp_path / "r" / "packed"
+    assert (model / stub.name).exists()
+    assert f'string_value: "{tmp_path}/e.tar.gz"' in (model / "config.pbtxt").read_text()
+
+
+def test_a_reference_named_by_the_user_is_never_installed_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAIAD_BENCH_REFERENCE", str(tmp_path))
+    with pytest.raises(SystemExit, match="READY is missing"):
+        install(tmp_path / "elsewhere")
+
+
+def test_python_of_an_environment_is_read_from_its_archive(tmp_path, monkeypatch):
+    archive, member = tmp_path / "e.tar.gz", tmp_path / "os.py"
+    member.touch()
+    with tarfile.open(archive, "w:gz") as packing:
+        packing.add(member, "lib/python3.12/os.py")
+    monkeypatch.setenv("NAIAD_BENCH_ENVIRONMENT", str(archive))
+    assert environment.packed_environment(tmp_path) == environment.Packed(archive, "3.12")
+
+
+def test_servers_inherit_no_python_settings_of_this_shell(tmp_path, monkeypatch):
+    """PYTHONDONTWRITEBYTECODE in the shell would make every start compile every module."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environ = Program("naiad", [sys.executable], {"A": "b"}).child_environ(tmp_path)
+    assert not [name for name in environ if name.startswith("PYTHON")]
+    assert (environ["XDG_CACHE_HOME"], environ["A"]) == (str(tmp_path), "b")
