@@ -169,9 +169,11 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
     """Names and kinds of a model's instances in order: `<group>_<i>`.
 
     A configuration without groups was given one named as the model when it was normalised, which makes `m_0`; an
-    unnamed group was named `<model>_<index>`, which makes `m_0_0`.
+    unnamed group was named `<model>_<index>`, which makes `m_0_0`. An ensemble has no instances.
     """
-    groups = config.instance_groups or (InstanceGroup(name=config.name, kind=InstanceKind.CPU, count=1),)
+    groups = config.instance_groups
+    if not groups and not config.message.HasField("ensemble_scheduling"):
+        groups = (InstanceGroup(name=config.name, kind=InstanceKind.CPU, count=1),)
     return tuple((f"{group.name}_{index}", group.kind) for group in groups for index in range(group.count))
 
 

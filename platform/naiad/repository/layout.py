@@ -17,6 +17,8 @@ __all__ = [
     "RepositoryScan",
     "available_versions",
     "scan",
+    "subdirectories",
+    "version_number",
     "versions_to_load",
 ]
 
@@ -26,7 +28,8 @@ DUPLICATE_REASON = "model appears in two or more repositories"
 """Why a model of that name is not loaded, as the repository index prints it."""
 
 _RESERVED = frozenset({"warmup", "initial_state", "configs"})
-_LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)", re.ASCII)
+_LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
+_LARGEST_VERSION = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,9 @@ class RepositoryScan:
 
 
 def scan(repositories: Sequence[Path]) -> RepositoryScan:
-    """List the models of some repositories; every directory is one.
+    """List the models of some repositories: every directory is one, but for hidden ones.
+
+    The reference takes `.git` and the like for models too, cannot load them and gives up at start-up.
 
     Raises:
         RepositoryError: If a repository is not a directory.
@@ -66,7 +71,7 @@ def scan(repositories: Sequence[Path]) -> RepositoryScan:
     places: dict[str, list[ModelFiles]] = {}
     # One repository named twice is one repository.
     for repository in dict.fromkeys(repositories):
-        for directory in subdirectories(repository):
+        for directory in _model_directories(repository):
             files = ModelFiles(name=directory.name, repository=repository, directory=directory)
             places.setdefault(files.name, []).append(files)
     for name in sorted(name for name, found in places.items() if len(found) > 1):
@@ -78,24 +83,34 @@ def scan(repositories: Sequence[Path]) -> RepositoryScan:
 
 
 def subdirectories(directory: Path) -> list[Path]:
-    """The directories in a directory by name.
-
-    Raises:
-        RepositoryError: If it is not a directory or cannot be read.
-    """
-    if not directory.is_dir():
-        raise RepositoryError(f"repository path is not a valid directory: {directory}")
+    """The directories in a directory, by name."""
     return sorted((entry for entry in directory.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
 
 
 def available_versions(files: ModelFiles) -> dict[int, Path]:
-    """The version directories of a model, ascending; others are skipped with a warning."""
+    """The version directories of a model, ascending; others are skipped with a warning.
+
+    Where two names mean the same version, such as `2` and `2abc`, the plain number is it.
+    """
     versions: dict[int, Path] = {}
-    for directory in subdirectories(files.directory):
-        number = _version_number(directory.name, files.name)
-        if number is not None:
+    for directory in sorted(subdirectories(files.directory), key=lambda entry: (not entry.name.isdecimal(), entry)):
+        if directory.name in _RESERVED:
+            continue
+        number = version_number(directory.name)
+        if number is None:
+            _log.warning("ignore version directory '%s' which %s: %s", directory.name, _flaw(directory.name), directory)
+        else:
             versions.setdefault(number, directory)
     return dict(sorted(versions.items()))
+
+
+def version_number(name: str) -> int | None:
+    """The number at the start of a directory's name, if it has one: `2abc` is version 2, as for the reference."""
+    match = _LEADING_NUMBER.match(name)
+    if match is None or _has_leading_zeros(name):
+        return None
+    number = int(match[1])
+    return number if number <= _LARGEST_VERSION else None
 
 
 def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str) -> tuple[int, ...]:
@@ -123,21 +138,20 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
     return chosen
 
 
-def _version_number(name: str, model: str) -> int | None:
-    """The number at the start of a directory's name: `2abc` is version 2, as for the reference."""
-    if name in _RESERVED:
-        return None
-    if len(name) > 1 and name.startswith("0"):
-        _log.warning(
-            "ignore version directory '%s' which contains leading zeros in its directory name, of model '%s'",
-            name,
-            model,
-        )
-        return None
-    match = _LEADING_NUMBER.match(name)
-    if match is None:
-        _log.warning(
-            "ignore version directory '%s' which fails to convert to integral number, of model '%s'", name, model
-        )
-        return None
-    return int(match[1])
+def _model_directories(repository: Path) -> list[Path]:
+    if not repository.is_dir():
+        raise RepositoryError(f"repository path is not a valid directory: {repository}")
+    try:
+        return [entry for entry in subdirectories(repository) if not entry.name.startswith(".")]
+    except OSError as error:
+        raise RepositoryError(f"failed to poll model repository '{repository}': {error.strerror}") from error
+
+
+def _has_leading_zeros(name: str) -> bool:
+    return len(name) > 1 and name.startswith("0")
+
+
+def _flaw(name: str) -> str:
+    if _has_leading_zeros(name):
+        return "contains leading zeros in its directory name"
+    return "fails to convert to integral number"

@@ -10,8 +10,8 @@ from naiad.config.autofill import fill_backend
 from naiad.config.normalise import normalise, normalise_instance_groups
 from naiad.config.text import parse_text
 from naiad.config.validate import validate, validate_instance_groups, validate_name
-from naiad.errors import ConfigError
-from naiad.repository.layout import ModelFiles, subdirectories
+from naiad.errors import Code, ConfigError
+from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
 __all__ = ["CONFIG_FILENAME", "config_path", "is_config_provided", "prepare_config", "read_config"]
 
@@ -30,7 +30,16 @@ def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb
         ConfigError: If this model's configuration is missing, broken or contradicts itself.
     """
     path = config_path(files, config_name)
-    message = _parse_file(path) if strict or path.exists() else pb.ModelConfig()
+    if path.exists():
+        message = _parse_file(path)
+    elif strict:
+        raise ConfigError(
+            f"model configuration is not provided for model '{files.name}': failed to open text file for read {path}: "
+            "No such file or directory",
+            code=Code.NOT_FOUND,
+        )
+    else:
+        message = pb.ModelConfig()
     return prepare_config(message, files, strict=strict)
 
 
@@ -67,15 +76,19 @@ def _parse_file(path: Path) -> pb.ModelConfig:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"failed to open text file for read {path}: {error.strerror}") from error
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise ConfigError(message, code=Code.INTERNAL) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from error
     return parse_text(text, path)
 
 
 def _first_version_listing(directory: Path) -> Mapping[str, bool] | None:
-    """What the first subdirectory holds; the reference takes any subdirectory for a version here."""
-    subdirs = subdirectories(directory)
+    """What the first version directory holds, in the order of names, as the reference looks at one alone.
+
+    The reference takes any directory for a version here, so that `.git` hides them all; versions go first here.
+    """
+    subdirs = sorted(subdirectories(directory), key=lambda entry: (version_number(entry.name) is None, entry.name))
     if not subdirs:
         return None
     return {entry.name: entry.is_dir() for entry in subdirs[0].iterdir()}

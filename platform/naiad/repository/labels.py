@@ -1,0 +1,42 @@
+"""Class labels of outputs: one per line of a file in the model's directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from naiad.config.model import ModelConfig
+from naiad.errors import Code, RepositoryError
+
+__all__ = ["read_labels"]
+
+
+def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
+    """Read the labels of a model's outputs, by name of the output; outputs without a file have none.
+
+    Args:
+        config: The model.
+        directory: The model's directory.
+
+    Raises:
+        RepositoryError: If a file is missing or lies outside the model's directory.
+    """
+    return {
+        output.name: _read(directory / output.label_filename, directory, f"'{output.name}' in model '{config.name}'")
+        for output in config.outputs
+        if output.label_filename
+    }
+
+
+def _read(path: Path, directory: Path, output: str) -> tuple[str, ...]:
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise RepositoryError(
+            f"label file path '{path}' for output {output} is outside model directory", code=Code.UNSUPPORTED
+        )
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise RepositoryError(message, code=Code.INTERNAL) from error
+    except UnicodeDecodeError as error:
+        raise RepositoryError(f"label file {path} for output {output} is not UTF-8 text", code=Code.INTERNAL) from error
