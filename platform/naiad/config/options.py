@@ -122,6 +122,11 @@ class ServerOptions:
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def guest_store(self) -> Path:
+        """Where the default guest is laid out, beside the environments."""
+        return self.env_store / "guests"
+
 
 def parse_options(
     arguments: Sequence[str], *, environ: Mapping[str, str] | None = None, program: str = "tritonserver"

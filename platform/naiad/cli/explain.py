@@ -1,0 +1,115 @@
+"""`naiad explain`: what would run a model, and why, without running it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.cli.serve import log_settings, report
+from naiad.cli.usage import usage
+from naiad.config.flag import Flag, Kind, UsageError, convert
+from naiad.config.flags import SERVER_FLAGS
+from naiad.config.getopt import HELP, split
+from naiad.config.model import ModelConfig, freeze
+from naiad.config.options import ServerOptions, options_from
+from naiad.errors import NaiadError, OptionError, RepositoryError
+from naiad.logs import configure
+from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
+from naiad.repository.read import read_config
+from naiad.resolution.decision import Resolution, ResolutionSettings
+from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly
+from naiad.resolution.layout import lay_out_guest
+from naiad.resolution.resolve import check_stub_supports, resolve
+
+__all__ = ["explain"]
+
+_GROUP = "Explain (all flags of the server work, too; --model-repository is needed)"
+_PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and say what is in it.", own=True)
+_VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; all that would be loaded unless given.", own=True)
+_OWN_FLAGS = tuple(replace(flag, group=_GROUP) for flag in (_PREPARE, _VERSION))
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """Print what would run a model under the flags of a server; the exit code."""
+    program = "naiad explain MODEL"
+    try:
+        found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), program)
+        if any(flag.name == HELP for flag, _ in found):
+            own = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name in {"model-repository", HELP})]
+            print(usage(program, [replace(flag, group=_GROUP) for flag in own]), end="")
+            return 0
+        if len(others) != 1:
+            raise OptionError(f"{program}: name one model. Got {', '.join(others) or 'none'}")
+        own_names = {flag.name for flag in _OWN_FLAGS}
+        options = options_from([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
+        versions = [convert(flag, text) for flag, text in found if flag.name == _VERSION.name]
+        prepare = any(flag.name == _PREPARE.name for flag, _ in found)
+        with configure(replace(log_settings(options), info=prepare)):
+            return _explain(others[0], options, version=int(versions[-1]) if versions else None, prepare=prepare)
+    except UsageError as error:
+        return report(error, program)
+    except NaiadError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+
+
+def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool) -> int:
+    files = _find(model, options.model_repositories)
+    config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
+    if config.platform == "ensemble":
+        print(f"model '{model}' is an ensemble: other models run it")
+        return 0
+    available = available_versions(files)
+    if version is not None and version not in available:
+        raise RepositoryError(f"model '{model}' has no version {version}; it has {', '.join(map(str, available))}")
+    versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
+    settings = ResolutionSettings(
+        backend_directories=options.backend_directories,
+        guest=lay_out_guest(options.guest_store),
+        backend_configs=options.backend_configs,
+        auto_complete=options.auto_complete,
+    )
+    for number in versions:
+        _explain_version(config, files.directory, number, settings, options.env_store if prepare else None)
+    return 0
+
+
+def _find(model: str, repositories: Sequence[Path]) -> ModelFiles:
+    found = scan(repositories)
+    if model in found.models:
+        return found.models[model]
+    looked = ", ".join(map(str, repositories))
+    if model in found.duplicates:
+        places = ", ".join(str(files.directory) for files in found.duplicates[model])
+        raise RepositoryError(f"model '{model}' is not loaded, as it is in two or more repositories: {places}")
+    near = difflib.get_close_matches(model, found.models, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise RepositoryError(f"there is no model '{model}' in {looked}{hint}")
+
+
+def _explain_version(
+    config: ModelConfig, model_dir: Path, version: int, settings: ResolutionSettings, store: Path | None
+) -> None:
+    resolution = resolve(config, model_dir=model_dir, version=version, settings=settings)
+    environment = None if store is None else _prepare(resolution, store)
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        explain_richly(resolution, Console(), environment)
+    else:
+        print(explain_plainly(resolution, environment), end="")
+
+
+def _prepare(resolution: Resolution, store: Path) -> PreparedEnvironment:
+    from naiad.environments.manager import EnvironmentManager
+
+    manager = EnvironmentManager(store)
+    ready: PreparedEnvironment = manager.prepare(
+        resolution.environment, python=resolution.python, label=resolution.model
+    )
+    check_stub_supports(resolution, ready.version)
+    return ready

@@ -1,0 +1,73 @@
+"""`tritonserver` and `naiad serve`: from a command line to a running server and its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from naiad.cli.usage import usage
+from naiad.config.flag import UsageError
+from naiad.config.flags import SERVER_FLAGS
+from naiad.config.getopt import HELP, split
+from naiad.config.options import LogFormat, ServerOptions, options_from
+from naiad.errors import OptionError
+from naiad.logs import LogSettings, configure, escapes_messages
+
+__all__ = ["log_settings", "report", "serve"]
+
+_log = logging.getLogger("naiad.cli")
+
+
+def serve(arguments: Sequence[str], program: str) -> int:
+    """Run the server that a command line describes until it ends; the exit code."""
+    try:
+        found, others = split(arguments, SERVER_FLAGS, program)
+        if any(flag.name == HELP for flag, _ in found):
+            print(usage(program, SERVER_FLAGS), end="")
+            return 0
+        if others:
+            raise UsageError(f"Unexpected argument: {others[0]}")
+        options = options_from(found, environ=os.environ)
+        log = configure(log_settings(options))
+    except OptionError as error:
+        return report(error, program)
+    with log:
+        _say(options)
+        # Here, as `--help` and errors of the command line are to be quick.
+        from naiad.app import serve as run
+
+        return run(options)
+
+
+def report(error: OptionError, program: str) -> int:
+    """Print what is wrong with a command line, after the usage where that helps; the exit code."""
+    if isinstance(error, UsageError):
+        if error.preface:
+            print(error.preface, file=sys.stderr)
+        print(usage(program, SERVER_FLAGS), file=sys.stderr)
+    print(error.message, file=sys.stderr)
+    return 1
+
+
+def log_settings(options: ServerOptions) -> LogSettings:
+    """What the options and the environment say about the log."""
+    return LogSettings(
+        verbose=options.log_verbose,
+        info=options.log_info,
+        warning=options.log_warning,
+        error=options.log_error,
+        iso8601=options.log_format is LogFormat.ISO8601,
+        escape=escapes_messages(os.environ),
+        file=options.log_file,
+    )
+
+
+def _say(options: ServerOptions) -> None:
+    """Log what is to be said about flags before anything starts."""
+    _log.debug("started with %s", " ".join(options.given) or "no flags")
+    for warning in options.warnings:
+        _log.warning("%s", warning)
+    for notice in options.notices:
+        _log.info("%s", notice)

@@ -1,0 +1,133 @@
+"""Which code runs a model: sections 1.1 of the reference's behaviour."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.errors import Code, ResolutionError
+from resolution.makers import resolve_m
+
+OWN = "/repo/m/1/model.py"
+SHARED = "/b2/x/model.py"
+
+
+def test_a_model_of_backend_python_runs_the_file_in_its_version_directory():
+    found = resolve_m({OWN})
+    assert (str(found.model_file), found.shared, found.runtime) == (OWN, False, "")
+
+
+def test_default_model_filename_renames_the_file_of_a_python_model():
+    assert str(resolve_m({"/repo/m/1/other.py", OWN}, filename="other.py").model_file) == "/repo/m/1/other.py"
+
+
+def test_default_model_filename_does_not_rename_the_file_of_a_shared_backend():
+    assert str(resolve_m({SHARED, "/b2/x/other.py"}, backend="x", filename="other.py").model_file) == SHARED
+
+
+def test_a_shared_backend_ignores_the_code_in_the_models_directories():
+    found = resolve_m({OWN, "/repo/m/model.py", SHARED}, backend="x")
+    assert (str(found.model_file), found.shared, found.runtime) == (SHARED, True, "model.py")
+    assert str(found.backend_dir) == "/b2/x"
+
+
+def test_the_first_backend_directory_that_has_the_backend_wins():
+    assert str(resolve_m({"/b1/x/model.py", SHARED}, backend="x").model_file) == "/b1/x/model.py"
+
+
+def test_runtime_model_py_names_the_shared_backend_in_spite_of_a_library():
+    found = resolve_m({SHARED, "/repo/m/libtriton_x.so"}, backend="x", runtime="model.py")
+    assert str(found.model_file) == SHARED
+
+
+@pytest.mark.parametrize("place", ["/repo/m/1", "/repo/m", "/b1/x", "/b2/x"])
+def test_a_native_library_anywhere_is_refused_by_its_name(place):
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({f"{place}/libtriton_x.so", SHARED}, backend="x")
+    assert f"'{place}/libtriton_x.so'" in caught.value.message
+    assert "naiad runs Python backends only" in caught.value.message
+    assert caught.value.code is Code.UNSUPPORTED
+
+
+def test_a_native_library_named_by_runtime_is_refused_by_its_name():
+    with pytest.raises(ResolutionError, match=r"is the native library '/repo/m/own\.so'"):
+        resolve_m({"/repo/m/own.so", SHARED}, backend="x", runtime="own.so")
+
+
+def test_the_python_library_of_another_implementation_is_not_used_and_said_so():
+    found = resolve_m({OWN, "/repo/m/libtriton_python.so"})
+    assert found.notices == (
+        "'/repo/m/libtriton_python.so' belongs to another implementation of the Python backend and is not used",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"backend": ""}, "must specify 'backend' for 'm'"),
+        (
+            {"backend": "x"},
+            (
+                "unable to find backend library for backend 'x', try specifying runtime on the model configuration. (looked "
+                "at: /repo/m/1/libtriton_x.so (not found), /repo/m/libtriton_x.so (not found), /b1/x/libtriton_x.so (not "
+                "found), /b2/x/libtriton_x.so (not found), /b1/x/model.py (not found), /b2/x/model.py (not found))"
+            ),
+        ),
+        (
+            {"backend": "x", "runtime": "model.py"},
+            (
+                "unable to find Python backend based backend library 'model.py' for model 'm', searched: "
+                "'/b1/x/model.py' '/b2/x/model.py'"
+            ),
+        ),
+        (
+            {"backend": "x", "runtime": "own.so"},
+            "unable to find backend library 'own.so' for model 'm', searched: '/repo/m/1' '/repo/m' '/b1/x' '/b2/x'",
+        ),
+        (
+            {"backend": "x", "runtime": "../../own.so"},
+            (
+                "backend library name '../../own.so' escapes backend directory '/repo/m/1', for model 'm', check model "
+                "config runtime field."
+            ),
+        ),
+        (
+            {"backend": "x", "runtime": "/own.so"},
+            (
+                "backend library name '/own.so' escapes backend directory '/repo/m/1', for model 'm', check model "
+                "config runtime field."
+            ),
+        ),
+        ({"filename": "model.txt"}, "Model name must end with '.py'. Model name is \"model.txt\"."),
+        ({}, "Failed to preinitialize Python stub: Python model file not found in '/repo/m/1/model.py'"),
+        (
+            {"backend": "../x"},
+            "backend '../x' of model 'm' must be the name of a directory in a backend directory, not a path",
+        ),
+    ],
+)
+def test_what_is_not_found_is_told_in_the_words_of_the_reference(options, text):
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(set(), **options)
+    assert caught.value.message == text
+
+
+def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
+    found = resolve_m(
+        {SHARED},
+        backend="x",
+        backend_configs={"": {"k": "all", "g": "1"}, "python": {"k": "python"}, "x": {"k": "x", "own": "1"}},
+        auto_complete=False,
+    )
+    assert dict(found.backend_config) == {
+        "auto-complete-config": "false",
+        "backend-directory": "/b2",
+        "min-compute-capability": "6.000000",
+        "default-max-batch-size": "4",
+        "k": "python",
+        "g": "1",
+    }
+    assert "those of 'x' have no effect on a shared backend" in found.steps[-1].why
+
+
+def test_a_given_default_max_batch_size_replaces_the_injected_one():
+    found = resolve_m({OWN}, backend_configs={"": {"default-max-batch-size": "16"}})
+    assert found.backend_config["default-max-batch-size"] == "16"
