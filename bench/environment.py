@@ -13,7 +13,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-RECIPE = "bench"
+RECIPE = Path(__file__).with_name("recipe")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +38,18 @@ def packed_environment(folder: Path) -> Packed | None:
 
 def _build(archive: Path) -> bool:
     print("building and packing an environment (once) ...", flush=True)
-    naiad = Path(sys.executable).with_name("naiad")
     archive.parent.mkdir(parents=True, exist_ok=True)
-    recipe = Path(__file__).with_name("recipe")
-    done = subprocess.run(
-        [naiad, "env", "build", recipe, "--pack", archive], capture_output=True, text=True, check=False
-    )
+    # The reference's default stub is compiled for the Python it was installed with, which is this one.
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    prefix = archive.with_name("environment")
+    return _naiad_env("build", RECIPE, "--python", minor, "-o", prefix) and _naiad_env("pack", prefix, "-o", archive)
+
+
+def _naiad_env(*arguments: str | Path) -> bool:
+    naiad = Path(sys.executable).with_name("naiad")
+    done = subprocess.run([naiad, "env", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"no packed environment, so starts with one are not measured: {done.stderr.strip()[-500:]}")
+        print(f"no packed environment, so starts with one are not measured:\n{done.stderr.strip()[-500:]}")
     return done.returncode == 0
 
 

@@ -39,7 +39,7 @@ class Program:
         Nothing of this shell's PYTHON* settings may reach a server: some shells export PYTHONDONTWRITEBYTECODE, which
         would make every start compile anew. The cache is the run's own, so that a first start is a first start.
         """
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
         return {**inherited, "XDG_CACHE_HOME": str(cache), **self.environ}
 
 

@@ -267,7 +267,8 @@ class ServerProcess:
 
     def _child_environ(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         # A store of environments in the user's cache would make one test's start another's second start.
-        environ: dict[str, str | None] = {**os.environ, "XDG_CACHE_HOME": str(self.work / "cache"), **changes}
+        own: dict[str, str | None] = {"XDG_CACHE_HOME": str(self.work / "cache"), "NAIAD_STORE": None}
+        environ: dict[str, str | None] = {**os.environ, **own, **changes}
         return {name: value for name, value in environ.items() if value is not None}
 
     def _while_running(self, condition: Callable[[], Any]) -> Any:
