@@ -19,6 +19,7 @@ from naiad.engine.instance import Instance
 from naiad.engine.statistics import Statistics
 from naiad.errors import GuestDiedError, NaiadError, NotReadyError, OutOfMemoryError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.scheduling.fifo import Dispatch, FifoScheduler
@@ -27,11 +28,11 @@ from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Batch, Worker
 
 logger = logging.getLogger("naiad.engine")
-guest_logger = logging.getLogger("naiad.guest")
 
 _SHORT_EXECUTION_NS = 1_000_000
 """A model whose execute takes less may be given its next request early (see `scheduling.fifo`)."""
 
+_numbers = itertools.count(1)
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
 
 
@@ -55,7 +56,8 @@ class ModelVersion:
 
     Attributes:
         config: Its effective configuration.
-        version: Its number.
+        version: Its version number.
+        number: Which of all versions ever loaded this is: tells two loads of one version apart.
         instances: Its instances.
         reason: Why it can serve no more; empty while it can.
     """
@@ -63,6 +65,7 @@ class ModelVersion:
     def __init__(self, config: ModelConfig, version: int, specs: Iterable[LaunchSpec], policy: RestartPolicy) -> None:
         self.config = config
         self.version = version
+        self.number = next(_numbers)
         self.reason = ""
         self.config_json = to_json(config.message)
         self.metadata = _metadata(config, version)
@@ -208,7 +211,7 @@ class ModelVersion:
         if response is not None:
             response.request_id = pending.request.request_id
             if self._reshaped and response.outputs:
-                self._reshape(pending, response)
+                self._reshape(response)
         if answer.final:
             del self._pending[answer.key]
             now = time.monotonic_ns()
@@ -254,18 +257,14 @@ class ModelVersion:
 
     def said(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
-        number = _LOG_LEVELS.get(level, logging.INFO)
-        if guest_logger.isEnabledFor(number):
-            record = guest_logger.makeRecord(guest_logger.name, number, file, line, message, (), None)
-            record.guest = self._label(worker)
-            guest_logger.handle(record)
+        log_guest_record(self._guest(worker), _LOG_LEVELS.get(level, logging.INFO), file, line, message)
 
     def printed(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote to stdout or stderr."""
-        guest_logger.info("[%s %s] %s", self._label(worker), stream, line)
+        log_guest_line(self._guest(worker), stream, line)
 
-    def _label(self, worker: Worker) -> str:
-        return f"{self.config.name} {self.version} {worker.spec.name} pid {worker.pid}"
+    def _guest(self, worker: Worker) -> GuestName:
+        return GuestName(self.config.name, self.version, worker.spec.name, worker.pid)
 
     def _fail(self, items: Sequence[Pending], error: NaiadError) -> None:
         now = time.monotonic_ns()
@@ -276,7 +275,7 @@ class ModelVersion:
             response = InferResponse(self.config.name, self.version, pending.request.request_id, error=error)
             pending.sink.send(response, True)
 
-    def _reshape(self, pending: Pending, response: InferResponse) -> None:
+    def _reshape(self, response: InferResponse) -> None:
         """Outputs with a `reshape` go out with the shape the configuration promises."""
         for tensor in response.outputs:
             config = self._reshaped.get(tensor.name)

@@ -1,0 +1,142 @@
+"""The server from start to end: the one place that builds its objects and ties them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import uvloop
+
+from naiad.config.options import ModelControlMode, ServerOptions
+from naiad.engine.engine import Engine, EngineSettings
+from naiad.engine.loading import Loader, LoadSettings
+from naiad.environments.manager import EnvironmentManager
+from naiad.errors import NaiadError
+from naiad.frontends.grpc.server import GrpcFrontend
+from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.http.connection import Limits
+from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.lifecycle.restart import RestartPolicy
+from naiad.resolution.decision import ResolutionSettings
+from naiad.resolution.layout import lay_out_guest
+
+logger = logging.getLogger("naiad.app")
+
+_FAILED = 1
+
+
+def serve(options: ServerOptions) -> int:
+    """Run a server until it is told to stop; return the exit code."""
+    try:
+        return uvloop.run(_serve(options))
+    except NaiadError as error:
+        logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - the user's
+        return _FAILED
+
+
+async def _serve(options: ServerOptions) -> int:
+    stopping = _stop_on_signals()
+    engine = build_engine(options)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.stop)
+        starting = asyncio.ensure_future(engine.start())
+        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        failures = starting.result()
+        logger.info("%s", engine.outcomes())
+        if failures and options.exit_on_error:
+            logger.error("error: creating server: Internal - failed to load all models")
+            return _FAILED
+        await _start_frontends(engine, options, stack)
+        await stopping.wait()
+        logger.info("Waiting for in-flight requests to complete.")
+    return 0
+
+
+def build_engine(options: ServerOptions) -> Engine:
+    """The engine and what it stands on; on a running event loop."""
+    store = options.env_store
+    loader = Loader(
+        LoadSettings(
+            resolution=ResolutionSettings(
+                backend_directories=options.backend_directories,
+                guest=lay_out_guest(store),
+                backend_configs=options.backend_configs,
+                auto_complete=options.auto_complete,
+            ),
+            auto_complete=options.auto_complete,
+            restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
+            start_timeout=options.python_settings.stub_timeout_seconds,
+        ),
+        EnvironmentManager(store),
+    )
+    settings = EngineSettings(
+        server_id=options.server_id,
+        repositories=_absolute(options.model_repositories),
+        is_explicit=options.model_control_mode is ModelControlMode.EXPLICIT,
+        startup_models=options.load_models,
+        strict_config=not options.auto_complete,
+        strict_readiness=options.strict_readiness,
+        config_name=options.model_config_name,
+        load_threads=options.model_load_thread_count,
+        exit_timeout=options.exit_timeout_secs,
+    )
+    return Engine(settings, loader)
+
+
+async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncExitStack) -> None:
+    grace = options.exit_timeout_secs
+    if options.allow_grpc:
+        grpc = GrpcFrontend(
+            engine,
+            address=options.grpc_address,
+            port=options.grpc_port,
+            reuse_port=options.reuse_grpc_port,
+            settings=GrpcSettings(),
+        )
+        port = await grpc.start()
+        stack.push_async_callback(grpc.stop, grace)
+        logger.info("Started GRPCInferenceService at %s:%d", options.grpc_address, port)
+    if options.allow_http:
+        http = HttpFrontend(
+            engine,
+            address=options.http_address,
+            port=options.http_port,
+            reuse_port=options.reuse_http_port,
+            max_json=options.http_max_input_size,
+            limits=Limits(header_bytes=options.max_header_bytes),
+        )
+        port = await http.start()
+        stack.push_async_callback(http.stop, grace)
+        logger.info("Started HTTPService at %s:%d", options.http_address, port)
+    if options.allow_metrics:
+        metrics = MetricsFrontend(engine, address=options.metrics_address, port=options.metrics_port)
+        port = await metrics.start()
+        stack.push_async_callback(metrics.stop)
+        logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        if stopping.is_set():
+            logger.warning("signal %d again; still stopping", number)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return stopping
+
+
+def _absolute(paths: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(path.absolute() for path in paths)

@@ -1,0 +1,175 @@
+"""From a model's files to a version that serves: configuration, resolution, environment, completion, guests.
+
+What blocks (reading, unpacking, probing) runs on threads; processes are started on the event loop's thread, because
+the kernel ties a guest's life to the thread that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from packaging.specifiers import SpecifierSet
+
+from naiad.config import model_config_pb2 as pb
+from naiad.config.complete import merge_auto_completed
+from naiad.config.model import InstanceKind, ModelConfig, freeze, instance_names
+from naiad.config.render import to_json
+from naiad.config.validate import validate
+from naiad.engine.introspect import may_auto_complete
+from naiad.engine.version import ModelVersion
+from naiad.lifecycle.restart import RestartPolicy
+from naiad.repository.layout import ModelFiles
+from naiad.resolution.decision import Resolution, ResolutionSettings
+from naiad.resolution.resolve import check_stub_supports, resolve
+from naiad.workers.completion import complete_in_guest
+from naiad.workers.launch import LaunchSpec
+
+logger = logging.getLogger("naiad.engine")
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class GuestEnvironment(Protocol):
+    """What a guest needs of its environment: an interpreter and the variables it starts with."""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Its version."""
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The guest's variables, made from the server's."""
+
+
+class Environments(Protocol):
+    """Where environments come from."""
+
+    def prepare(self, source: Path | None, *, python: SpecifierSet | None = None, label: str = "") -> GuestEnvironment:
+        """Find or unpack an environment; blocks, may be called on any thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """What loading takes from the server's options.
+
+    Attributes:
+        resolution: Where backends and artifacts are.
+        auto_complete: Whether models may complete their configuration.
+        restart: How often guests are restarted.
+        start_timeout: Seconds a guest may take to start without a sign of progress.
+    """
+
+    resolution: ResolutionSettings
+    auto_complete: bool = True
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    start_timeout: float = 30.0
+
+
+class Loader:
+    """Loads versions of models."""
+
+    def __init__(self, settings: LoadSettings, environments: Environments) -> None:
+        self._settings = settings
+        self._environments = environments
+
+    async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> ModelVersion:
+        """Load one version.
+
+        Args:
+            files: Where the model lies.
+            message: Its configuration as read.
+            version: The version, a directory of the model.
+
+        Raises:
+            NaiadError: With the reason, whatever it is.
+        """
+        config = freeze(message)
+        resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+        for notice in resolution.notices:
+            logger.info("%s", notice)
+        message = pb.ModelConfig()
+        message.CopyFrom(config.message)
+        if resolution.shared:
+            message.runtime = resolution.runtime
+        if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
+            spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
+            completed = await complete_in_guest(spec)
+            message = merge_auto_completed(message, orjson.loads(completed))
+        validate(message, with_io=True)
+        config = freeze(message)
+        specs = [
+            self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
+        ]
+        loaded = ModelVersion(config, version, specs, self._settings.restart)
+        await loaded.start()
+        return loaded
+
+    def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
+        resolution = resolve(config, model_dir=files.directory, version=version, settings=self._settings.resolution)
+        for step in resolution.steps:
+            logger.debug("%s: %s", config.name, step)
+        environment = self._environments.prepare(resolution.environment, python=resolution.python, label=config.name)
+        check_stub_supports(resolution, ".".join(map(str, environment.version)))
+        return resolution, environment
+
+    def _spec(
+        self,
+        config: ModelConfig,
+        resolution: Resolution,
+        environment: GuestEnvironment,
+        name: str,
+        kind: InstanceKind,
+        mode: str,
+    ) -> LaunchSpec:
+        instances = sum(group.count for group in config.instance_groups) or 1
+        model_config = orjson.dumps(to_json(config.message)).decode()
+        load = {
+            "mode": mode,
+            "model_name": config.name,
+            "instance_name": name,
+            "model_file": str(resolution.model_file),
+            "model_dir": str(resolution.model_dir),
+            "version_dir": str(resolution.version_dir),
+            "utils_dir": str(resolution.utils_dir),
+            "shared": "1" if resolution.shared else "0",
+            "decoupled": "1" if config.decoupled else "0",
+            "inputs": "\0".join(tensor.name for tensor in config.inputs),
+            "outputs": "\0".join(tensor.name for tensor in config.outputs),
+            "model_config": model_config,
+            # PB src/stub_launcher.cc: the dictionary `initialize` gets.
+            "args.model_config": model_config,
+            "args.model_instance_kind": kind.value,
+            "args.model_instance_name": name,
+            "args.model_instance_device_id": "0",
+            "args.model_repository": str(resolution.model_dir),
+            "args.model_version": str(resolution.version),
+            "args.model_name": config.name,
+        }
+        return LaunchSpec(
+            name=name,
+            python=environment.python,
+            stub=resolution.stub,
+            library=resolution.library_dir,
+            environ=_with_threads(environment.environ(os.environ), instances),
+            load=load,
+            start_timeout=self._settings.start_timeout,
+        )
+
+
+def _with_threads(environ: dict[str, str], instances: int) -> dict[str, str]:
+    """Share the cores among the instances of a model, unless the user has said otherwise.
+
+    Left alone, every instance would start a pool as wide as the machine, and they would fight for it.
+    """
+    threads = str(max(1, (os.cpu_count() or 1) // instances))
+    return {**dict.fromkeys(_THREAD_VARIABLES, threads), **environ}

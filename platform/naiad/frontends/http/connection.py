@@ -1,0 +1,283 @@
+"""HTTP/1.1 on a raw asyncio protocol: bytes in, whole requests out, responses in order.
+
+httptools parses. Large bodies bypass it: once the headers say how long a body is, the socket is read straight into one
+buffer of that size, which the engine then copies from. The buffer is kept for the connection's next large body.
+
+Requests are answered one at a time and in order; those a client sends ahead (pipelining) wait, and reading stops
+while too many do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import httptools
+
+from naiad.frontends.http.messages import Exchange, Request, error_text
+from naiad.protocol.inference import Buffer
+
+logger = logging.getLogger("naiad.http")
+
+_BUFFER = 1 << 16
+_DIRECT = 1 << 16
+"""Bodies longer than this are read straight into their own buffer."""
+_KEPT = 64 << 20
+"""The largest body buffer a connection keeps for its next request."""
+_MOST_AHEAD = 16
+"""Requests a client may send ahead before reading stops."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what a client may send.
+
+    Attributes:
+        header_bytes: Request line and headers together.
+        body_bytes: One body.
+    """
+
+    header_bytes: int = 64 << 10
+    body_bytes: int = 8 << 30
+
+
+class Connection(asyncio.BufferedProtocol, Exchange):
+    """One client connection; also the exchange of the request that is being answered."""
+
+    def __init__(
+        self,
+        handle: Callable[[Exchange], None],
+        cancel: Callable[[int], None],
+        connections: set[Connection],
+        limits: Limits,
+    ) -> None:
+        """Serve a connection.
+
+        Args:
+            handle: Called with each request in turn; answers it, now or later.
+            cancel: Called with the ticket of a request whose client went away.
+            connections: Where open connections are listed.
+            limits: Bounds on requests.
+        """
+        self._handle = handle
+        self._cancel = cancel
+        self._connections = connections
+        self._limits = limits
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._parser = httptools.HttpRequestParser(self)
+        self._current: Request | None = None
+        self._ticket = -1
+        self._ahead: deque[Request] = deque()
+        self._is_paused = False
+        self._is_closing = False
+        self._reset()
+        self._kept = bytearray()
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._method = ""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_size = 0
+        self._chunks: list[bytes] = []
+        self._received = 0
+        self._direct: bytearray | None = None
+        self._direct_view: memoryview | None = None
+
+    # -- asyncio ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by class
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """The client went away, or we closed."""
+        self._transport = None
+        self._connections.discard(self)
+        self._ahead.clear()
+        if self._current is not None and self._ticket >= 0:
+            self._cancel(self._ticket)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Where the next bytes of the socket go."""
+        if self._direct_view is not None:
+            return self._direct_view[self._received :]
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes arrived."""
+        if self._direct_view is not None:
+            self._received += nbytes
+            if self._received == len(self._direct_view):
+                self._finish_direct()
+            return
+        try:
+            self._parser.feed_data(self._view[:nbytes])
+        except httptools.HttpParserUpgrade:
+            self._refuse(501, "protocol upgrades are not supported")
+        except httptools.HttpParserError as problem:
+            if not self._is_closing:
+                self._refuse(400, f"malformed HTTP request: {problem}")
+
+    def eof_received(self) -> bool:
+        """The client will send no more; what it asked is still answered."""
+        if self._current is None:
+            return False
+        self._is_closing = True
+        return True
+
+    # -- httptools ----------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._reset()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of the request target."""
+        self._url += url
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers[name.lower()] = value
+        self._count_header(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        """All headers are here: a body may follow."""
+        self._method = self._parser.get_method().decode()
+        length = self._headers.get(b"content-length", b"")
+        if self._headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(_CONTINUE)
+        if length.isdigit() and b"transfer-encoding" not in self._headers:
+            size = int(length)
+            if size > self._limits.body_bytes:
+                self._refuse(413, f"request body of {size} bytes exceeds the limit of {self._limits.body_bytes} bytes")
+            elif size > _DIRECT:
+                self._begin_direct(size)
+
+    def on_body(self, body: bytes) -> None:
+        """Part of a body."""
+        if self._direct is not None:
+            self._direct[self._received : self._received + len(body)] = body
+            self._received += len(body)
+            return
+        self._chunks.append(body)
+        self._received += len(body)
+        if self._received > self._limits.body_bytes:
+            self._refuse(413, f"request body exceeds the limit of {self._limits.body_bytes} bytes")
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        body: Buffer
+        if self._direct is not None:
+            body = memoryview(self._direct)[: self._received]
+            self._direct = self._direct_view = None
+        else:
+            chunks = self._chunks
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._arrived(body, keep_alive=self._parser.should_keep_alive())
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    @property
+    def request(self) -> Request:
+        """The request that is being answered."""
+        assert self._current is not None
+        return self._current
+
+    def on_disconnect(self, ticket: int) -> None:
+        """Cancel *ticket* should the client go away before its answer."""
+        if self._current is not None:
+            self._ticket = ticket
+
+    def respond(self, parts: Sequence[Buffer]) -> None:
+        """Write the response of the current request and go on with the next."""
+        current, self._current = self._current, None
+        self._ticket = -1
+        transport = self._transport
+        if transport is None or current is None:
+            return
+        if len(parts) > 1 and sum(map(len, parts)) <= _BUFFER:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+        body = current.body
+        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(body.obj) <= _KEPT:
+            self._kept = body.obj
+        if not current.keep_alive or (self._is_closing and not self._ahead):
+            transport.close()
+        elif self._ahead:
+            self._next(self._ahead.popleft())
+
+    def close_when_idle(self) -> None:
+        """Close now if nothing is being answered, else after the answer."""
+        self._is_closing = True
+        self._ahead.clear()
+        if self._current is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _begin_direct(self, size: int) -> None:
+        # Nobody else holds the kept buffer: its request was answered before this one could begin to be handled,
+        # unless that is still going on, in which case it is not kept yet.
+        kept, self._kept = self._kept, bytearray()
+        self._direct = kept if len(kept) == size else bytearray(size)
+        self._direct_view = memoryview(self._direct)
+
+    def _finish_direct(self) -> None:
+        body = self._direct_view
+        assert body is not None
+        keep_alive = self._parser.should_keep_alive()
+        self._direct = self._direct_view = None
+        self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
+        self._arrived(body, keep_alive=keep_alive)
+
+    def _arrived(self, body: Buffer, *, keep_alive: bool) -> None:
+        if self._is_closing:
+            return
+        path, _, _ = self._url.partition(b"?")
+        request = Request(self._method, path, self._headers, body, keep_alive)
+        if self._current is None and not self._ahead:
+            self._next(request)
+            return
+        self._ahead.append(request)
+        if len(self._ahead) >= _MOST_AHEAD and not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _next(self, request: Request) -> None:
+        self._current = request
+        if self._is_paused and len(self._ahead) < _MOST_AHEAD and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        try:
+            self._handle(self)
+        except Exception:
+            logger.exception("cannot answer %s %r", request.method, request.path)
+            self.respond(error_text(500, "internal error; the server's log has the details"))
+
+    def _count_header(self, size: int) -> None:
+        self._header_size += size
+        if self._header_size > self._limits.header_bytes:
+            self._refuse(431, f"request line and headers exceed the limit of {self._limits.header_bytes} bytes")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be parsed, and close: there is no telling where the next request would begin."""
+        if self._is_closing or self._transport is None:
+            return
+        self._is_closing = True
+        if self._current is None:
+            self._transport.writelines(error_text(status, message, extra=b"Connection: close\r\n"))
+            self._transport.close()

@@ -1,0 +1,91 @@
+"""Metadata, statistics and the index as the JSON documents of KServe v2 and Triton's extensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from naiad.protocol.metadata import (
+    BatchStatistics,
+    Duration,
+    IndexEntry,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+)
+
+
+def server_document(metadata: ServerMetadata) -> dict[str, Any]:
+    """`GET /v2`."""
+    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
+
+
+def metadata_document(metadata: ModelMetadata) -> dict[str, Any]:
+    """`GET /v2/models/M`."""
+    return {
+        "name": metadata.name,
+        "versions": metadata.versions,
+        "platform": metadata.platform,
+        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
+        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
+    }
+
+
+def index_document(entries: Sequence[IndexEntry]) -> list[dict[str, str]]:
+    """`POST /v2/repository/index`; a model that was never loaded has a name alone."""
+    document = []
+    for entry in entries:
+        line = {"name": entry.name}
+        if entry.state is not None:
+            if entry.version:
+                line["version"] = entry.version
+            line["state"] = entry.state.value
+            if entry.reason:
+                line["reason"] = entry.reason
+        document.append(line)
+    return document
+
+
+def statistics_document(statistics: Sequence[ModelStatistics]) -> dict[str, Any]:
+    """`GET /v2/models/M/stats` (SRV docs/protocol/extension_statistics.md)."""
+    return {"model_stats": [_model(model) for model in statistics]}
+
+
+def _tensor(tensor: Any) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def _model(model: ModelStatistics) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": model.last_inference,
+        "inference_count": model.inference_count,
+        "execution_count": model.execution_count,
+        "inference_stats": {
+            "success": _duration(model.success),
+            "fail": _duration(model.fail),
+            "queue": _duration(model.queue),
+            "compute_input": _duration(model.compute_input),
+            "compute_infer": _duration(model.compute_infer),
+            "compute_output": _duration(model.compute_output),
+            "cache_hit": _duration(model.cache_hit),
+            "cache_miss": _duration(model.cache_miss),
+        },
+        "response_stats": {},
+        "batch_stats": [_batch(batch) for batch in model.batch_stats],
+        "memory_usage": [],
+    }
+
+
+def _batch(batch: BatchStatistics) -> dict[str, Any]:
+    return {
+        "batch_size": batch.batch_size,
+        "compute_input": _duration(batch.compute_input),
+        "compute_infer": _duration(batch.compute_infer),
+        "compute_output": _duration(batch.compute_output),
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": duration.ns}

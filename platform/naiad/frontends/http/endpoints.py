@@ -1,0 +1,223 @@
+"""What each endpoint answers: the engine's values as HTTP responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.frontends.http import compression
+from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
+from naiad.frontends.http.infer_request import OutputPlan, parse_infer, parse_json, parse_raw
+from naiad.frontends.http.infer_response import infer_response, write_infer
+from naiad.frontends.http.messages import Exchange, error, error_text, json_response, response
+from naiad.frontends.http.routes import Endpoint, Route, find_route
+from naiad.protocol.inference import Buffer, InferResponse
+
+logger = logging.getLogger("naiad.http")
+
+_ROUTES_KEPT = 4096
+_NOT_FOUND = 404
+_NOT_ALLOWED = 405
+
+
+class Endpoints:
+    """Answers requests by asking the engine."""
+
+    def __init__(self, engine: EngineDoor, *, max_json: int, max_body: int) -> None:
+        self._engine = engine
+        self._max_json = max_json
+        self._max_body = max_body
+        self._routes: dict[bytes, Route | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
+            Endpoint.SERVER_METADATA: self._server_metadata,
+            Endpoint.LIVE: self._live,
+            Endpoint.READY: self._ready,
+            Endpoint.MODEL_METADATA: self._model_metadata,
+            Endpoint.MODEL_READY: self._model_ready,
+            Endpoint.MODEL_CONFIG: self._model_config,
+            Endpoint.MODEL_STATS: self._model_stats,
+            Endpoint.INDEX: self._index,
+            Endpoint.NAMED_REPOSITORY: self._named_repository,
+            Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
+            Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
+        }
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+        request = exchange.request
+        route = self._route(request.path)
+        if route is None:
+            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
+            return
+        if request.method not in route.methods:
+            allowed = ", ".join(route.methods).encode()
+            exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: %b\r\n" % allowed))
+            return
+        try:
+            if route.endpoint is Endpoint.INFER:
+                self._infer(exchange, route)
+            elif route.endpoint is Endpoint.LOAD:
+                self._later(exchange, self._load(exchange, route))
+            elif route.endpoint is Endpoint.UNLOAD:
+                self._later(exchange, self._unload(exchange, route))
+            else:
+                answer = self._answers.get(route.endpoint, self._not_yet)
+                exchange.respond(answer(exchange, route))
+        except compression.UnknownCodingError as problem:
+            exchange.respond(error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n"))
+        except NaiadError as problem:
+            exchange.respond(error(problem))
+
+    def _route(self, path: bytes) -> Route | None:
+        try:
+            return self._routes[path]
+        except KeyError:
+            route = find_route(path.decode("latin-1"))
+            if len(self._routes) < _ROUTES_KEPT:  # else a client that makes up paths would fill the memory
+                self._routes[path] = route
+            return route
+
+    # -- inference ----------------------------------------------------------------------------------------------
+
+    def _infer(self, exchange: Exchange, route: Route) -> None:
+        request = exchange.request
+        if self._engine.is_decoupled(route.name, route.version):
+            raise UnsupportedRequestError("HTTP end point doesn't support models with decoupled transaction policy")
+        body = request.body
+        coding = request.headers.get(b"content-encoding")
+        if coding:
+            body = compression.decompress(body, coding, self._max_body)
+        header_length = request.headers.get(b"inference-header-content-length")
+        if header_length is not None and header_length.strip() == b"0":
+            metadata = self._engine.model_metadata(route.name, route.version)
+            inference, plan = parse_raw(body, metadata, route.version)
+        else:
+            inference, plan = parse_infer(body, header_length, route.name, route.version, self._max_json)
+        accepted = request.headers.get(b"accept-encoding")
+        response_coding = compression.preferred_coding(accepted) if accepted else "identity"
+        exchange.on_disconnect(self._engine.submit(inference, InferSink(exchange, plan, response_coding)))
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def _server_metadata(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return json_response(server_document(self._engine.server_metadata()))
+
+    def _live(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return _health(self._engine.is_live())
+
+    def _ready(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return _health(self._engine.is_ready())
+
+    def _model_metadata(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
+
+    def _model_ready(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        if self._engine.is_model_ready(route.name, route.version):
+            return _health(is_well=True)
+        raise InvalidRequestError("Model version not ready")
+
+    def _model_config(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(self._engine.model_config(route.name, route.version))
+
+    def _model_stats(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
+
+    def _index(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+        body = exchange.request.body
+        ready = parse_json(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise InvalidRequestError("Invalid value for 'ready': expected a boolean")
+        return json_response(index_document(self._engine.repository_index(ready_only=ready)))
+
+    def _named_repository(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        raise UnsupportedRequestError("'repository_name' specification is not supported")
+
+    def _shared_memory(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        """Client shared memory is off, as it is in the reference unless asked for: status and unregister answer."""
+        if route.action == "status":
+            if route.name:
+                kind = "system" if route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY else "CUDA"
+                raise NaiadError(f"Unable to find {kind} shared memory region: '{route.name}'", code=Code.NOT_FOUND)
+            return json_response([])
+        if route.action == "unregister":
+            return response(200, [], b"")
+        raise UnsupportedRequestError(
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+        )
+
+    def _not_yet(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+        raise UnsupportedRequestError(
+            f"{exchange.request.path.decode('latin-1')} is not supported by this version of the server"
+        )
+
+    async def _load(self, exchange: Exchange, route: Route) -> None:
+        await self._engine.load(route.name, _load_parameters(exchange.request.body))
+
+    async def _unload(self, exchange: Exchange, route: Route) -> None:
+        body = exchange.request.body
+        parameters = parse_json(body).get("parameters", {}) if body else {}
+        dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
+        await self._engine.unload(route.name, unload_dependents=dependents)
+
+    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except NaiadError as problem:
+                exchange.respond(error(problem))
+            except Exception:
+                logger.exception("cannot answer %r", exchange.request.path)
+                exchange.respond(error_text(500, "internal error; the server's log has the details"))
+            else:
+                exchange.respond(response(200, [], b""))
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class InferSink:
+    """Writes the one response of an inference request to its connection."""
+
+    __slots__ = ("_coding", "_exchange", "_plan")
+
+    def __init__(self, exchange: Exchange, plan: OutputPlan, coding: str) -> None:
+        self._exchange = exchange
+        self._plan = plan
+        self._coding = coding
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - Sink
+        """Write the response."""
+        if response is None:
+            problem = NaiadError("the model ended the request without a response")
+            self._exchange.respond(error(problem))
+        else:
+            self._exchange.respond(self._write(response))
+
+    def _write(self, answer: InferResponse) -> Sequence[Buffer]:
+        if answer.error is not None:
+            return error(answer.error)
+        try:
+            if self._coding == "identity":
+                return write_infer(answer, self._plan)
+            body, content_type, extra = infer_response(answer, self._plan)
+        except NaiadError as problem:
+            return error(problem)
+        extra += b"Content-Encoding: %b\r\n" % self._coding.encode()
+        return response(200, [compression.compress(body, self._coding)], content_type, extra)
+
+
+def _health(is_well: bool) -> Sequence[Buffer]:  # noqa: FBT001 - its only argument
+    return response(200 if is_well else 400, [], b"")
+
+
+def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
+    parameters = parse_json(body).get("parameters", {}) if body else {}
+    if not isinstance(parameters, dict) or not all(isinstance(value, str) for value in parameters.values()):
+        raise InvalidRequestError("load parameters must be an object of strings")
+    return dict(parameters)

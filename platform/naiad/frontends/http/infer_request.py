@@ -1,0 +1,317 @@
+"""An HTTP inference request to an `InferRequest`: JSON, binary tensors after it, or raw binary alone.
+
+Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_data.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.frontends.http.json_tensors import to_bytes
+from naiad.frontends.parameters import RequestParameters, parse_parameters
+from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
+from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
+from naiad.protocol.metadata import ModelMetadata
+
+_MAX_DEPTH = 100
+_MAX_DIMENSIONS = 32
+_BACKSLASH, _QUOTE = b'\\"'
+_OPENING, _CLOSING = b"[{", b"]}"
+_ONE_OF = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+
+
+@dataclass(slots=True)
+class OutputPlan:
+    """How the client wants its outputs.
+
+    Attributes:
+        binary_by_default: For outputs that are not listed.
+        binary: By name, for those that are.
+    """
+
+    binary_by_default: bool = False
+    binary: dict[str, bool] = field(default_factory=dict)
+
+    def is_binary(self, name: str) -> bool:
+        """Whether output *name* goes out as binary."""
+        return self.binary.get(name, self.binary_by_default)
+
+
+def parse_infer(
+    body: Buffer, header_length: bytes | None, model_name: str, version: int, max_json: int
+) -> tuple[InferRequest, OutputPlan]:
+    """Read a request whose JSON is the whole body or its first *header_length* bytes.
+
+    Args:
+        body: The body, uncompressed.
+        header_length: Value of Inference-Header-Content-Length, None if it was not sent.
+        model_name: The model, from the URL.
+        version: Its version, from the URL, or -1.
+        max_json: Longest JSON in bytes.
+
+    Raises:
+        NaiadError: If anything is malformed.
+    """
+    size = len(body)
+    json_size = size if header_length is None else parse_header_length(header_length, size)
+    if json_size > max_json:
+        raise InvalidRequestError(
+            f"request JSON size of {json_size} bytes exceeds the maximum allowed input size of {max_json} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    view = memoryview(body)
+    document = parse_json(view[:json_size])
+    parameters_object = document.get("parameters")
+    parameters = _NONE if parameters_object is None else parse_parameters(_object(parameters_object, "parameters"))
+    plan = OutputPlan(binary_by_default=parameters.binary_data_output)
+    requested = _parse_outputs(document.get("outputs"), plan)
+    inputs = _parse_inputs(document, view, json_size, model_name)
+    return (
+        InferRequest(
+            model_name,
+            version,
+            inputs,
+            _parse_id(document),
+            requested,
+            parameters.custom or NO_PARAMETERS,
+            parameters.correlation_id,
+            parameters.flags,
+            parameters.priority,
+            parameters.timeout_us,
+        ),
+        plan,
+    )
+
+
+def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, OutputPlan]:
+    """Read a raw binary request: the body is the one input's data, batch 1.
+
+    Raises:
+        InvalidRequestError: If the model has not exactly one input, or its shape cannot be told from the size.
+    """
+    if len(metadata.inputs) != 1:
+        raise InvalidRequestError(
+            "Raw request must only have 1 input (found "
+            f"{len(metadata.inputs)}) to be deduced but got "
+            f"{len(metadata.inputs)} inputs in '{metadata.name}' model configuration"
+        )
+    tensor = metadata.inputs[0]
+    datatype = BY_NAME[tensor.datatype]
+    data: Buffer = body
+    if datatype is Datatype.BYTES:
+        data = len(body).to_bytes(4, "little") + bytes(body)
+    shape = _raw_shape(tensor.shape, len(body), datatype)
+    request = InferRequest(metadata.name, version, [InputTensor(tensor.name, datatype, shape, data)])
+    return request, OutputPlan(binary_by_default=True)
+
+
+def parse_header_length(value: bytes, size: int) -> int:
+    """The number in Inference-Header-Content-Length, which must lie within the body.
+
+    Raises:
+        InvalidRequestError: If it does not.
+    """
+    text = value.decode("latin-1").strip()
+    try:
+        length = int(text)
+    except ValueError:
+        raise InvalidRequestError(f"Unable to parse Inference-Header-Content-Length, got: {text}") from None
+    if not 0 <= length <= size:
+        raise InvalidRequestError(f"inference header size should be in range (0, {size}), got: {text}")
+    return length
+
+
+def parse_json(text: Buffer) -> dict[str, Any]:
+    """The JSON object of a request.
+
+    Raises:
+        InvalidRequestError: If it is none, or is nested deeper than 100 levels.
+    """
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as problem:
+        raw = bytes(text)
+        if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
+            check_depth(raw)
+        raise InvalidRequestError(f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequestError("failed to parse the request JSON buffer: it must be an object")
+    return document
+
+
+def check_depth(text: bytes) -> None:
+    """Refuse JSON that is nested too deeply; called where something else is already wrong, so it may take its time.
+
+    Raises:
+        InvalidRequestError: If it is.
+    """
+    depth = 0
+    in_string = escaped = False
+    for byte in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == _BACKSLASH:
+                escaped = True
+            elif byte == _QUOTE:
+                in_string = False
+        elif byte == _QUOTE:
+            in_string = True
+        elif byte in _OPENING:
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise InvalidRequestError(f"JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
+        elif byte in _CLOSING:
+            depth -= 1
+
+
+_NONE = RequestParameters()
+
+
+def _parse_id(document: Mapping[str, Any]) -> str:
+    request_id = document.get("id", "")
+    if not isinstance(request_id, str):
+        raise InvalidRequestError("Unable to parse 'id': attempt to access JSON non-string as string")
+    return request_id
+
+
+def _parse_outputs(outputs: object, plan: OutputPlan) -> list[str]:
+    if outputs is None:
+        return []
+    if not isinstance(outputs, list):
+        raise InvalidRequestError("Unable to parse 'outputs': attempt to access JSON non-array as array")
+    for output in outputs:
+        name = _string(_object(output, "outputs"), "name")
+        if name in plan.binary:
+            raise InvalidRequestError(f"output '{name}' already exists in request")
+        parameters = _object(output.get("parameters", {}), "parameters")
+        if "shared_memory_region" in parameters:
+            raise _shared_memory_is_off()
+        if parameters.get("classification"):
+            raise UnsupportedRequestError(f"classification of output '{name}' is not supported by this version")
+        binary = parameters.get("binary_data", False)
+        if not isinstance(binary, bool):
+            raise InvalidRequestError("Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean")
+        plan.binary[name] = binary
+    return list(plan.binary)
+
+
+def _parse_inputs(document: Mapping[str, Any], body: memoryview, offset: int, model_name: str) -> list[InputTensor]:
+    if "inputs" not in document:
+        raise InvalidRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+    inputs = document["inputs"]
+    if not isinstance(inputs, list):
+        raise InvalidRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
+    tensors = []
+    for entry in inputs:
+        tensor, offset = _parse_input(_object(entry, "inputs"), body, offset, model_name)
+        tensors.append(tensor)
+    if offset != len(body):
+        raise InvalidRequestError(
+            f"unexpected additional input data for model '{model_name}', additional data {len(body) - offset} bytes"
+        )
+    return tensors
+
+
+def _parse_input(entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str) -> tuple[InputTensor, int]:
+    name = _string(entry, "name")
+    type_name = _string(entry, "datatype")
+    datatype = BY_NAME.get(type_name)
+    shape = _parse_shape(entry)
+    if datatype is None:
+        raise InvalidRequestError(f"'datatype' of input '{name}' is not a datatype: '{type_name}'")
+    parameters = _object(entry.get("parameters", {}), "parameters")
+    size = parameters.get("binary_data_size")
+    _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
+    if size is None:
+        return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise InvalidRequestError(
+            "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer as unsigned-integer"
+        )
+    end = offset + size
+    if end > len(body):
+        raise InvalidRequestError(
+            f"unexpected size for input '{name}', expecting {end - len(body)} additional bytes for model '{model_name}'"
+        )
+    return InputTensor(name, datatype, shape, body[offset:end]), end
+
+
+def _check_one_source(*given: bool) -> None:
+    if sum(given) == 1 and not given[2]:
+        return
+    if given[2] and sum(given) == 1:
+        raise _shared_memory_is_off()
+    names = ("'data'", "'binary_data_size' in 'parameters'", "'shared_memory_region' in 'parameters'")
+    found = [name for name, is_given in zip(names, given, strict=True) if is_given]
+    raise InvalidRequestError(_ONE_OF + (f"{' and '.join(found)} are set" if found else "no field is set"))
+
+
+def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    if "shape" not in entry:
+        raise InvalidRequestError("Unable to parse 'shape': attempt to access non-existing object member 'shape'")
+    shape = entry["shape"]
+    if not isinstance(shape, list):
+        raise InvalidRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise InvalidRequestError(f"'shape' has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} can be served")
+    for dimension in shape:
+        if type(dimension) is not int or dimension < 0 or dimension >> 63:
+            raise InvalidRequestError(
+                "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
+            )
+    return tuple(shape)
+
+
+def _string(entry: Mapping[str, Any], member: str) -> str:
+    value = entry.get(member)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise InvalidRequestError(
+            f"Unable to parse '{member}': attempt to access non-existing object member '{member}'"
+        )
+    raise InvalidRequestError(f"Unable to parse '{member}': attempt to access JSON non-string as string")
+
+
+def _object(value: object, member: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"Unable to parse '{member}': attempt to access JSON non-object as object")
+    return value
+
+
+def _shared_memory_is_off() -> NaiadError:
+    return NaiadError(
+        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+        code=Code.UNSUPPORTED,
+    )
+
+
+def _raw_shape(configured: tuple[int, ...], size: int, datatype: Datatype) -> tuple[int, ...]:
+    """The shape of a raw input: batch 1, and at most one other variable dimension told by the size."""
+    shape = list(configured)
+    known = 1
+    variable = []
+    for index, dimension in enumerate(shape):
+        if dimension != -1:
+            known *= dimension
+        else:
+            variable.append(index)
+    if len(variable) > 1 and shape[0] == -1:
+        shape[0] = 1
+        variable.pop(0)
+    if datatype is Datatype.BYTES:
+        return tuple(1 if dimension == -1 else dimension for dimension in shape)
+    if len(variable) > 1:
+        raise InvalidRequestError("Unable to deduce the shape of a raw request: more than one dimension is variable")
+    for index in variable:
+        shape[index] = size // max(known * BYTE_SIZES[datatype], 1)
+    return tuple(shape)

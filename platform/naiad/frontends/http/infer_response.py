@@ -1,0 +1,56 @@
+"""An `InferResponse` to the parts of an HTTP response: JSON, then binary outputs in order.
+
+The order of members is the reference's (SRV src/http_server.cc, `FinalizeResponse`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from naiad.frontends.http.infer_request import OutputPlan
+from naiad.frontends.http.json_tensors import from_tensor
+from naiad.frontends.http.messages import BINARY, JSON, response
+from naiad.protocol.inference import Buffer, InferResponse
+
+_HEADER = b"Inference-Header-Content-Length: %d\r\n"
+
+
+def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer], bytes, bytes]:
+    """The body of a response.
+
+    Returns:
+        Parts of the body, its content type and further header lines.
+
+    Raises:
+        InvalidRequestError: If an output cannot be sent the way the client asked for.
+    """
+    document: dict[str, Any] = {"id": answer.request_id} if answer.request_id else {}
+    document["model_name"] = answer.model_name
+    document["model_version"] = str(answer.model_version)
+    if answer.parameters:
+        document["parameters"] = dict(answer.parameters)
+    outputs = document["outputs"] = []
+    blobs: list[Buffer] = []
+    has_binary = False
+    for tensor in answer.outputs:
+        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
+        if plan.is_binary(tensor.name):
+            has_binary = True
+            entry["parameters"] = {"binary_data_size": len(tensor.data)}
+            if len(tensor.data):
+                blobs.append(tensor.data)
+        else:
+            entry["data"] = from_tensor(tensor)
+        outputs.append(entry)
+    text = orjson.dumps(document)
+    if not has_binary:
+        return [text], JSON, b""
+    return [text, *blobs], BINARY, _HEADER % len(text)
+
+
+def write_infer(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
+    """The whole response, uncompressed."""
+    body, content_type, extra = infer_response(answer, plan)
+    return response(200, body, content_type, extra)
