@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tritonclient.grpc import model_config_pb2 as theirs
-
 from naiad.config import model_config_pb2 as ours
+from tritonclient.grpc import model_config_pb2 as theirs
 
 
 def describe_messages(container, package):

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from naiad.config.complete import merge_auto_completed
 from naiad.config.render import to_json
 from naiad.config.text import parse_json

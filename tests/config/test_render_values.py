@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from naiad.config import model_config_pb2 as pb
 from naiad.config.render import to_json
 
