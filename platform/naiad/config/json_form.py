@@ -79,6 +79,5 @@ def _is_repeated(field: FieldDescriptor) -> bool:
 
 def _wrong(path: str, expected: str, value: Any) -> ConfigError:
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return ConfigError(
-        f"{path or 'a model configuration'} must be {expected}, not {names.get(type(value), 'a number')}"
-    )
+    actual = kinds.get(type(value), "a number")
+    return ConfigError(f"{path or 'a model configuration'} must be {expected}, not {actual}")
