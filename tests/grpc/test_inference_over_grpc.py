@@ -1,0 +1,239 @@
+"""ModelInfer with the real clients over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+from naiad.errors import ModelError
+from naiad.protocol.inference import InferResponse
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+
+def add_sub_inputs(module=triton):
+    first, second = np.array([[1, 2, 3, 4]], np.float32), np.array([[4, 3, 2, 1]], np.float32)
+    inputs = [module.InferInput("INPUT0", first.shape, "FP32"), module.InferInput("INPUT1", second.shape, "FP32")]
+    inputs[0].set_data_from_numpy(first)
+    inputs[1].set_data_from_numpy(second)
+    return inputs
+
+
+def identity_input(array, datatype):
+    tensor = triton.InferInput("INPUT0", array.shape, datatype)
+    tensor.set_data_from_numpy(array)
+    return [tensor]
+
+
+def test_outputs_come_back_with_model_version_and_id(client):
+    result = client.infer("add_sub", add_sub_inputs(), request_id="seven", model_version="1")
+
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), [[5, 5, 5, 5]])
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), [[-3, -1, 1, 3]])
+    response = result.get_response()
+    assert (response.model_name, response.model_version, response.id) == ("add_sub", "1", "seven")
+
+
+def test_only_requested_outputs_come_back(client):
+    result = client.infer("add_sub", add_sub_inputs(), outputs=[triton.InferRequestedOutput("OUTPUT1")])
+    assert result.as_numpy("OUTPUT0") is None
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), [[-3, -1, 1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("array", "datatype"),
+    [
+        (np.array([True, False]), "BOOL"),
+        (np.array([[1], [255]], np.uint8), "UINT8"),
+        (np.array([-5], np.int64), "INT64"),
+        (np.array([0.5, -2], np.float16), "FP16"),
+        (np.zeros((0, 3), np.float32), "FP32"),
+        (np.array(["", "naïve", "x" * 70_000], np.object_), "BYTES"),
+        (np.array([1.5, -0.25], ml_dtypes.bfloat16), "BF16"),
+    ],
+)
+def test_datatypes_go_through_unchanged(client, array, datatype):
+    result = client.infer("identity", identity_input(array, datatype))
+    back = result.as_numpy("OUTPUT0")
+    expected = [text.encode() for text in array] if datatype == "BYTES" else array
+    np.testing.assert_array_equal(back, expected)  # tritonclient gives BF16 as FP32
+    assert back.shape == array.shape
+
+
+def test_tensors_far_beyond_grpcs_default_limit_of_4_mb_go_through(client):
+    array = np.arange(6_000_000, dtype=np.float32)
+    np.testing.assert_array_equal(client.infer("identity", identity_input(array, "FP32")).as_numpy("OUTPUT0"), array)
+
+
+def test_parameters_reach_the_model_and_come_back(client, served):
+    given = {"text": "x", "count": 3, "flag": True, "real": 0.5}
+    result = client.infer(
+        "identity",
+        identity_input(np.zeros(1, np.float32), "FP32"),
+        parameters=given,
+        sequence_id=9,
+        sequence_start=True,
+        priority=2,
+        timeout=1000,
+    )
+    (request,) = served.engine.requests
+    assert request.parameters == given
+    assert (request.correlation_id, request.flags, request.priority, request.timeout_us) == (9, 1, 2, 1000)
+    assert result.get_response().parameters["text"].string_param == "x"
+
+
+def test_an_answer_of_a_later_turn_of_the_loop_arrives(client):
+    result = client.infer("later", identity_input(np.array([7], np.float32), "FP32"))
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), [7])
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "status", "text"),
+    [
+        ("nope", "", "NOT_FOUND", "Request for unknown model: 'nope' is not found"),
+        ("identity", "2", "NOT_FOUND", "Request for unknown model: 'identity' version 2 is not found"),
+        (
+            "identity",
+            "two",
+            "INVALID_ARGUMENT",
+            (
+                "failed to get model version from specified version string 'two' (details: stol), "
+                "version should be an integral value > 0"
+            ),
+        ),
+        (
+            "repeat",
+            "",
+            "UNIMPLEMENTED",
+            "ModelInfer RPC doesn't support models with decoupled transaction policy",
+        ),
+        ("add_sub", "", "INVALID_ARGUMENT", "missing required input 'INPUT1' for model 'add_sub'"),
+        (
+            "failing",
+            "",
+            "INTERNAL",
+            "Failed to process the request(s) for model 'failing_0', message: ValueError: no luck",
+        ),
+    ],
+)
+def test_errors_have_the_status_and_text_of_their_cause(client, model, version, status, text):
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, identity_input(np.zeros(1, np.float32), "FP32"), model_version=version)
+    assert caught.value.status() == f"StatusCode.{status}"
+    assert caught.value.message() == text
+
+
+def test_a_long_error_arrives_with_its_beginning_and_its_end(client, served):
+    """Uncut, a traceback would exceed the client's limit on headers and arrive as RESOURCE_EXHAUSTED."""
+    text = "Failed\n" + "  File ünïcödé, line\n" * 2000 + "ValueError: the reason"
+    served.engine.models["failing"].answer = refusal(text)
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("failing", identity_input(np.zeros(1, np.float32), "FP32"))
+    assert caught.value.status() == "StatusCode.INTERNAL"
+    assert caught.value.message().startswith("Failed\n  File ünïcödé")
+    assert caught.value.message().endswith("ValueError: the reason")
+    assert " [...] " in caught.value.message()
+
+
+def refusal(text):
+    def answer(_engine, _request, _sink):
+        raise ModelError(text)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("responses", "text"),
+    [(0, "received an unexpected null response"), (2, "expected a single response, got 2")],
+)
+def test_a_model_that_does_not_answer_exactly_once_is_an_error(client, served, responses, text):
+    def answer(engine, request, sink):
+        for _ in range(responses):
+            sink.send(InferResponse(request.model_name, 1), False)
+        sink.send(None, True)
+
+    served.engine.models["identity"].answer = answer
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("identity", identity_input(np.zeros(1, np.float32), "FP32"))
+    assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", text)
+
+
+def test_a_cancelled_call_takes_its_request_back(client, served):
+    call = client.async_infer(
+        "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
+    )
+    served.loop.until(lambda: served.engine.held)
+    (ticket,) = served.engine.held
+
+    call.cancel()
+
+    served.loop.until(lambda: served.engine.cancelled == [ticket])
+
+
+def test_a_call_whose_deadline_passes_takes_its_request_back(client, served):
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("held", identity_input(np.zeros(1, np.float32), "FP32"), client_timeout=0.2)
+    assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+    served.loop.until(lambda: served.engine.cancelled)
+
+
+def test_an_answer_after_a_cancellation_is_dropped(client, served):
+    served.engine.cancel = served.engine.cancelled.append  # an engine that cannot take it back in time
+    call = client.async_infer(
+        "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
+    )
+    served.loop.until(lambda: served.engine.held)
+    call.cancel()
+    served.loop.until(lambda: served.engine.cancelled)
+    served.loop.call(served.engine.release)
+    assert client.is_server_live()
+
+
+def test_bytes_that_are_no_message_get_the_references_answer(served):
+    with grpc.insecure_channel(served.url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"\xff\xff\xff")
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
+
+
+def test_a_typed_request_of_a_plain_stub_is_answered_with_raw_contents(served):
+    request = service_pb2.ModelInferRequest(model_name="identity")
+    request.inputs.add(name="INPUT0", datatype="INT32", shape=[2], contents={"int_contents": [1, -2]})
+    with grpc.insecure_channel(served.url) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelInferResponse.FromString,
+        )
+        response = call(request)
+    assert np.frombuffer(response.raw_output_contents[0], np.int32).tolist() == [1, -2]
+    assert not response.outputs[0].HasField("contents")
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests_are_taken(client, algorithm):
+    array = np.zeros(100_000, np.float32)
+    result = client.infer("identity", identity_input(array, "FP32"), compression_algorithm=algorithm)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
+
+
+def test_many_calls_of_the_asyncio_client_at_once_get_their_own_answers(served):
+    async def run():
+        async with triton_aio.InferenceServerClient(served.url) as client:
+
+            async def one(number):
+                array = np.array([number], np.float32)
+                tensor = triton_aio.InferInput("INPUT0", [1], "FP32")
+                tensor.set_data_from_numpy(array)
+                result = await client.infer("later", [tensor], request_id=str(number))
+                return result.get_response().id, result.as_numpy("OUTPUT0").tolist()
+
+            return await asyncio.gather(*(one(number) for number in range(100)))
+
+    assert served.loop.run(run()) == [(str(number), [float(number)]) for number in range(100)]

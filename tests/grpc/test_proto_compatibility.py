@@ -1,0 +1,68 @@
+"""Our messages are, byte for byte on the wire, those of tritonclient."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from naiad.frontends.grpc import service_pb2 as ours
+from tritonclient.grpc import service_pb2 as theirs
+
+HEALTH = {"HealthCheckRequest", "HealthCheckResponse"}
+
+
+def local(full_name: str) -> str:
+    return full_name.removeprefix("inference.").removeprefix("naiad.grpc.").removeprefix("naiad.config.")
+
+
+def describe_field(field: FieldDescriptor) -> tuple:
+    referred = field.message_type or field.enum_type
+    return (
+        field.name,
+        field.number,
+        field.type,
+        field.is_repeated,
+        local(referred.full_name) if referred else None,
+        field.containing_oneof.name if field.containing_oneof else None,
+    )
+
+
+def describe(message: Descriptor) -> dict:
+    return {
+        "fields": sorted(map(describe_field, message.fields)),
+        "nested": {nested.name: describe(nested) for nested in message.nested_types},
+        "enums": {e.name: [(v.name, v.number) for v in e.values] for e in message.enum_types},
+        "is_map_entry": message.GetOptions().map_entry,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(theirs.DESCRIPTOR.message_types_by_name))
+def test_message_has_the_fields_numbers_and_types_of_tritonclients(name):
+    expected = describe(theirs.DESCRIPTOR.message_types_by_name[name])
+    assert describe(ours.DESCRIPTOR.message_types_by_name[name]) == expected
+
+
+def test_there_are_no_messages_besides_tritonclients_and_the_health_checks():
+    assert set(ours.DESCRIPTOR.message_types_by_name) == set(theirs.DESCRIPTOR.message_types_by_name) | HEALTH
+
+
+def test_service_has_the_methods_of_tritonclients():
+    def methods(file):
+        service = file.services_by_name["GRPCInferenceService"]
+        return {
+            m.name: (
+                local(m.input_type.full_name),
+                local(m.output_type.full_name),
+                m.client_streaming,
+                m.server_streaming,
+            )
+            for m in service.methods
+        }
+
+    assert methods(ours.DESCRIPTOR) == methods(theirs.DESCRIPTOR)
+
+
+def test_health_messages_are_those_of_the_grpc_health_checking_protocol():
+    # https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+    assert ours.HealthCheckRequest(service="x").SerializeToString() == b"\x0a\x01x"
+    assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.SERVING).SerializeToString() == b"\x08\x01"
+    assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.NOT_SERVING).SerializeToString() == b"\x08\x02"

@@ -1,0 +1,120 @@
+"""What is counted, under which names, and how it is written."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from fakes.engine import sample_statistics
+from naiad.frontends.metrics import collect
+from naiad.frontends.metrics.families import Family, Kind, Sample, render
+from naiad.protocol.metadata import ModelStatistics
+from prometheus_client.parser import text_string_to_metric_families
+
+LABELS = 'model="add_sub",version="1"'
+
+
+def test_the_reference_prints_the_same_lines_for_the_same_statistics():
+    """Names, help texts, kinds, order and labels are facts of the reference (its 2.51 printed them)."""
+    text = render(collect.model_families([ModelStatistics(name="add_sub", version="1", inference_count=26)])).decode()
+    assert (
+        text
+        == f"""\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{{{LABELS}}} 0
+# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{{model="add_sub",reason="OTHER",version="1"}} 0
+nv_inference_request_failure{{model="add_sub",reason="BACKEND",version="1"}} 0
+nv_inference_request_failure{{model="add_sub",reason="CANCELED",version="1"}} 0
+nv_inference_request_failure{{model="add_sub",reason="REJECTED",version="1"}} 0
+# HELP nv_inference_count Number of inferences performed (does not include cached requests)
+# TYPE nv_inference_count counter
+nv_inference_count{{{LABELS}}} 26
+# HELP nv_inference_exec_count Number of model executions performed (does not include cached requests)
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{{{LABELS}}} 0
+# HELP nv_inference_request_duration_us Cumulative inference request duration in microseconds (includes cached requests)
+# TYPE nv_inference_request_duration_us counter
+nv_inference_request_duration_us{{{LABELS}}} 0
+# HELP nv_inference_queue_duration_us Cumulative inference queuing duration in microseconds (includes cached requests)
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{{{LABELS}}} 0
+# HELP nv_inference_compute_input_duration_us Cumulative compute input duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_input_duration_us counter
+nv_inference_compute_input_duration_us{{{LABELS}}} 0
+# HELP nv_inference_compute_infer_duration_us Cumulative compute inference duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{{{LABELS}}} 0
+# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)
+# TYPE nv_inference_compute_output_duration_us counter
+nv_inference_compute_output_duration_us{{{LABELS}}} 0
+"""
+    )
+
+
+def values(families):
+    return {(family.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def test_every_statistic_has_its_metric_and_durations_are_in_microseconds():
+    found = values(collect.model_families([sample_statistics("m", "3")]))
+    assert found == {
+        ("nv_inference_request_success", "m", "3"): 20,
+        ("nv_inference_request_failure", "m", "OTHER", "3"): 3,
+        ("nv_inference_request_failure", "m", "BACKEND", "3"): 0,
+        ("nv_inference_request_failure", "m", "CANCELED", "3"): 0,
+        ("nv_inference_request_failure", "m", "REJECTED", "3"): 0,
+        ("nv_inference_count", "m", "3"): 21,
+        ("nv_inference_exec_count", "m", "3"): 11,
+        ("nv_inference_request_duration_us", "m", "3"): 20_000,
+        ("nv_inference_queue_duration_us", "m", "3"): 2_000,
+        ("nv_inference_compute_input_duration_us", "m", "3"): 4_000,
+        ("nv_inference_compute_infer_duration_us", "m", "3"): 5_000,
+        ("nv_inference_compute_output_duration_us", "m", "3"): 6_000,
+        ("nv_cache_num_hits_per_model", "m", "3"): 1,
+        ("nv_cache_num_misses_per_model", "m", "3"): 2,
+        ("nv_cache_hit_duration_per_model", "m", "3"): 0,
+        ("nv_cache_miss_duration_per_model", "m", "3"): 0,
+    }
+
+
+def test_series_exist_from_load_and_vanish_with_the_model():
+    two = [ModelStatistics(name="a", version="1"), ModelStatistics(name="a", version="2")]
+    assert ("nv_inference_count", "a", "2") in values(collect.model_families(two))
+    assert render(collect.model_families([])) == b""
+
+
+def test_models_without_a_cache_have_no_cache_series():
+    assert b"nv_cache" not in render(collect.model_families([ModelStatistics(name="a", version="1")]))
+
+
+def test_pending_requests_are_a_gauge_by_model_and_version():
+    assert render([collect.pending_requests({("m", "1"): 4, ("m", "2"): 0})]).decode() == (
+        "# HELP nv_inference_pending_request_count "
+        "Instantaneous number of pending requests awaiting execution per-model.\n"
+        "# TYPE nv_inference_pending_request_count gauge\n"
+        'nv_inference_pending_request_count{model="m",version="1"} 4\n'
+        'nv_inference_pending_request_count{model="m",version="2"} 0\n'
+    )
+
+
+def test_the_machine_has_memory_and_a_utilization_between_none_and_all():
+    found = values(collect.system_families())
+    assert found["nv_cpu_memory_total_bytes",] == psutil.virtual_memory().total
+    assert 0 < found["nv_cpu_memory_used_bytes",] < found["nv_cpu_memory_total_bytes",]
+    assert 0 <= found["nv_cpu_utilization",] <= 1
+
+
+@pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "two\nlines", "ünïcödé", "{}, ="])
+def test_labels_with_any_text_are_read_back_by_prometheus_own_parser(name):
+    family = Family("m", "a\nb\\c", Kind.GAUGE, [Sample({"model": name, "other": ""}, 0.5)])
+    (parsed,) = text_string_to_metric_families(render([family]).decode())
+    assert parsed.samples[0].labels == {"model": name, "other": ""}
+    assert parsed.samples[0].value == 0.5
+    assert parsed.documentation == "a\nb\\c"
+    assert parsed.type == "gauge"
+
+
+def test_numbers_beyond_a_doubles_precision_are_written_in_full():
+    assert render([Family("m", "h", Kind.COUNTER, [Sample({}, 2**63 - 1)])]).endswith(b"m 9223372036854775807\n")
