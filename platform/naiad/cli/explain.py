@@ -111,5 +111,5 @@ def _prepare(resolution: Resolution, store: Path) -> PreparedEnvironment:
     ready: PreparedEnvironment = manager.prepare(
         resolution.environment, python=resolution.python, label=resolution.model
     )
-    check_stub_supports(resolution, ready.version)
+    check_stub_supports(resolution, ".".join(map(str, ready.version)))
     return ready

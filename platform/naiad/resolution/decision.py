@@ -87,6 +87,10 @@ class Step:
     why: str
     looked: tuple[Look, ...] = ()
 
+    def __str__(self) -> str:
+        looked = f"; {describe(self.looked)}" if self.looked else ""
+        return f"{self.subject}: {self.taken} ({self.why}{looked})"
+
 
 def describe(looks: tuple[Look, ...]) -> str:
     """Places in a row, for the end of an error's text."""

@@ -30,7 +30,7 @@ class PreparedEnvironment(Protocol):
         ...
 
     @property
-    def version(self) -> str:
+    def version(self) -> tuple[int, int, int]:
         """The interpreter's version."""
         ...
 
@@ -69,10 +69,9 @@ def explain_richly(resolution: Resolution, console: Console, environment: Prepar
 
 def prepared_step(environment: PreparedEnvironment) -> Step:
     """What a prepared environment holds, as a step behind the decisions."""
+    version = ".".join(map(str, environment.version))
     numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
-    return Step(
-        "interpreter", f"Python {environment.version} ({environment.python})", f"in {environment.prefix}, {numpy}"
-    )
+    return Step("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")
 
 
 def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Step, ...]:

@@ -1,0 +1,152 @@
+"""The commands as processes: what they print, where, and their exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from naiad.cli.usage import usage
+from naiad.config.flags import SERVER_FLAGS
+
+BIN = Path(sys.executable).parent
+CONFIG = """
+backend: "{backend}"
+input [{{ name: "x" data_type: TYPE_FP32 dims: [1] }}]
+output [{{ name: "y" data_type: TYPE_FP32 dims: [1] }}]
+"""
+
+
+def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    name, *arguments = map(str, command)
+    return subprocess.run(
+        [str(BIN / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "", **environ},
+    )
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Models `own` of backend python, `a` of a shared backend, and `broken`, with their backend directory."""
+    for name, backend in (("own", "python"), ("a", "shared"), ("broken", "nosuch")):
+        version = tmp_path / "models" / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(backend=backend))
+        (version / "model.py").write_text("")
+    (tmp_path / "backends" / "shared").mkdir(parents=True)
+    (tmp_path / "backends" / "shared" / "model.py").write_text("")
+    return tmp_path
+
+
+def explain(repository, *arguments):
+    return run(
+        "naiad",
+        "explain",
+        *arguments,
+        f"--model-repository={repository / 'models'}",
+        f"--backend-directory={repository / 'backends'}",
+        f"--env-store={repository / 'store'}",
+    )
+
+
+def test_the_usage_has_one_line_for_each_flag():
+    lines = usage("tritonserver", SERVER_FLAGS).splitlines()
+    flags = [line for line in lines if line.startswith("  --")]
+    assert [line.split()[0] for line in flags] == [f"--{flag.name}" for flag in SERVER_FLAGS]
+    assert len(lines) == 1 + len(flags) + 2 * len({flag.group for flag in SERVER_FLAGS})
+    assert max(map(len, lines)) <= 132  # columns of a wide terminal
+
+
+@pytest.mark.parametrize("command", [("tritonserver",), ("naiad", "serve")])
+def test_help_is_printed_to_stdout(command):
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"Usage: {' '.join(command)} [options]\n\nServer:\n")
+    assert result.stderr == ""
+
+
+def test_help_loads_no_server():
+    code = "import sys; from naiad.cli.main import main_tritonserver as m; m(['--help']); print(*sys.modules, file=sys.stderr)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(result.stderr.split())
+    assert not loaded & {"numpy", "grpc", "uvloop", "asyncio", "click", "rich", "google.protobuf"}
+
+
+@pytest.mark.parametrize("command", [("tritonserver",), ("naiad",), ("naiad", "serve")])
+def test_a_mistake_prints_usage_and_what_is_wrong_and_exits_with_1(command):
+    result = run(*command, "--bogus")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"{' '.join(command)}: unrecognized option '--bogus'"
+    assert lines[1] == f"Usage: {' '.join(command)} [options]"
+    assert lines[-2:] == ['Bad option: "--bogus".', "unknown flag"]
+
+
+def test_a_stray_argument_is_named_last():
+    result = run("tritonserver", "--http-port=1", "stray")
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "Unexpected argument: stray")
+
+
+def test_a_refusal_is_one_sentence_without_the_usage():
+    result = run("tritonserver", "--model-repository=/m", "--allow-sagemaker=true")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "--allow-sagemaker=true is refused: SageMaker's API is not implemented in this version of naiad\n"
+    )
+
+
+def test_a_server_without_a_repository_does_not_start():
+    result = run("tritonserver")
+    assert result.returncode == 1
+    assert result.stderr == "error: creating server: Invalid argument - --model-repository must be specified\n"
+
+
+def test_naiad_lists_its_commands_and_its_version():
+    assert [word for word in ("serve", "explain", "env") if f"\n  {word} " in run("naiad").stderr + run("naiad").stdout]
+    result = run("naiad", "--version")
+    assert (result.returncode, result.stdout.split()[0]) == (0, "naiad")
+
+
+def test_an_unknown_command_is_named():
+    result = run("naiad", "bogus")
+    assert result.returncode == 2
+    assert "No such command 'bogus'" in result.stderr
+
+
+def test_explain_says_what_would_run_a_model(repository):
+    result = explain(repository, "a")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"model 'a' version 1, in {repository}/models/a\n")
+    assert f"\n  model file  {repository}/backends/shared/model.py\n" in result.stdout
+    assert f"- {repository}/models/a/libtriton_shared.so (not found)" in result.stdout
+    assert f"\n  stub        {repository}/store/guests/guest-" in result.stdout
+
+
+def test_explain_takes_the_flags_before_the_model_as_well(repository):
+    result = run(
+        "naiad", "explain", "--model-repository", repository / "models", "own", "--env-store", repository / "s"
+    )
+    assert result.stdout.startswith("model 'own' version 1"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["broken"], "unable to find backend library for backend 'nosuch', try specifying runtime on the model"),
+        (["ow"], "there is no model 'ow' in {repository}/models; did you mean 'own'?"),
+        (["own", "--version=7"], "model 'own' has no version 7; it has 1"),
+        ([], "naiad explain MODEL: name one model. Got none"),
+        (["a", "own"], "naiad explain MODEL: name one model. Got a, own"),
+    ],
+)
+def test_explain_says_what_keeps_a_model_from_running(repository, arguments, text):
+    result = explain(repository, *arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith(text.format(repository=repository))
+    assert result.stdout == ""

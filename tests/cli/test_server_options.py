@@ -1,0 +1,421 @@
+"""The server's command line as a value, and everything that is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from naiad.config.backend_settings import PythonSettings
+from naiad.config.flag import Accepted, Refused, UsageError
+from naiad.config.flags import SERVER_FLAGS
+from naiad.config.options import LogFormat, ModelControlMode, parse_options, shipped_backends
+from naiad.errors import OptionError
+
+# Section 5 of the reference's behaviour, with the names of its own source.
+REFERENCE_FLAGS = [
+    "help",
+    "id",
+    "model-repository",
+    "model-store",
+    "exit-on-error",
+    "exit-timeout-secs",
+    "strict-readiness",
+    "disable-auto-complete-config",
+    "strict-model-config",
+    "model-control-mode",
+    "repository-poll-secs",
+    "load-model",
+    "model-config-name",
+    "model-load-thread-count",
+    "model-load-retry-count",
+    "model-namespacing",
+    "backend-directory",
+    "backend-config",
+    "repoagent-directory",
+    "allow-http",
+    "http-address",
+    "http-port",
+    "reuse-http-port",
+    "http-thread-count",
+    "http-max-input-size",
+    "http-header-forward-pattern",
+    "http-restricted-api",
+    "allow-grpc",
+    "grpc-address",
+    "grpc-port",
+    "reuse-grpc-port",
+    "grpc-header-forward-pattern",
+    "grpc-restricted-protocol",
+    "grpc-infer-thread-count",
+    "grpc-infer-allocation-pool-size",
+    "grpc-max-response-pool-size",
+    "grpc-use-ssl",
+    "grpc-use-ssl-mutual",
+    "grpc-server-cert",
+    "grpc-server-key",
+    "grpc-root-cert",
+    "grpc-infer-response-compression-level",
+    "grpc-keepalive-time",
+    "grpc-keepalive-timeout",
+    "grpc-keepalive-permit-without-calls",
+    "grpc-http2-max-pings-without-data",
+    "grpc-http2-min-recv-ping-interval-without-data",
+    "grpc-http2-max-ping-strikes",
+    "grpc-max-connection-age",
+    "grpc-max-connection-age-grace",
+    "log-verbose",
+    "log-info",
+    "log-warning",
+    "log-error",
+    "log-format",
+    "log-file",
+    "allow-metrics",
+    "metrics-address",
+    "metrics-port",
+    "metrics-interval-ms",
+    "metrics-config",
+    "allow-cpu-metrics",
+    "allow-gpu-metrics",
+    "trace-config",
+    "trace-file",
+    "trace-level",
+    "trace-rate",
+    "trace-count",
+    "trace-log-frequency",
+    "cache-config",
+    "cache-directory",
+    "response-cache-byte-size",
+    "rate-limit",
+    "rate-limit-resource",
+    "allow-client-shm",
+    "host-policy",
+    "buffer-manager-thread-count",
+    "pinned-memory-pool-byte-size",
+    "enable-peer-access",
+    "cuda-memory-pool-byte-size",
+    "cuda-virtual-address-size",
+    "min-supported-compute-capability",
+    "model-load-gpu-limit",
+    "allow-sagemaker",
+    "sagemaker-port",
+    "sagemaker-safe-port-range",
+    "sagemaker-thread-count",
+    "allow-vertex-ai",
+    "vertex-ai-port",
+    "vertex-ai-thread-count",
+    "vertex-ai-default-model",
+]
+
+
+def parse(*arguments, environ=None, repository="--model-repository=/models"):
+    return parse_options([repository, *arguments] if repository else arguments, environ=environ or {})
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(OptionError) as caught:
+        parse(*arguments, **options)
+    return caught.value
+
+
+def test_every_flag_of_the_reference_is_known_and_only_our_own_are_more():
+    known = {flag.name: flag for flag in SERVER_FLAGS}
+    assert len(known) == len(SERVER_FLAGS)
+    assert sorted(name for name, flag in known.items() if not flag.own) == sorted(REFERENCE_FLAGS)
+
+
+def test_a_flag_without_effect_says_why_and_a_refused_one_what_is_missing():
+    for flag in SERVER_FLAGS:
+        if isinstance(flag.status, Accepted | Refused):
+            assert len(flag.status.reason.split()) > 3, flag.name
+
+
+def test_the_default_of_every_refused_flag_is_harmless():
+    for flag in SERVER_FLAGS:
+        if isinstance(flag.status, Refused) and flag.default:
+            assert flag.status.harmless(flag.default), flag.name
+
+
+def test_the_defaults_are_those_of_the_reference():
+    options = parse()
+    assert options.model_repositories == (Path("/models"),)
+    assert (options.server_id, options.exit_timeout_secs, options.model_load_thread_count) == ("triton", 30, 4)
+    assert (options.http_port, options.grpc_port, options.metrics_port) == (8000, 8001, 8002)
+    assert (options.http_address, options.grpc_address, options.metrics_address) == ("0.0.0.0",) * 3
+    assert options.http_max_input_size == 67108864
+    assert all((options.allow_http, options.allow_grpc, options.allow_metrics, options.exit_on_error))
+    assert all((options.auto_complete, options.strict_readiness, options.log_info))
+    assert options.model_control_mode is ModelControlMode.NONE
+    assert options.log_format is LogFormat.DEFAULT
+    assert options.python_settings == PythonSettings()
+    assert (options.notices, options.warnings) == ((), ())
+
+
+def test_the_start_line_of_kserve_works():
+    options = parse(
+        *[
+            "--model-store=/mnt/models",
+            "--grpc-port=9000",
+            "--http-port=8080",
+            "--allow-grpc=true",
+            "--allow-http=true",
+        ],
+        repository=None,
+    )
+    assert (options.model_repositories, options.grpc_port, options.http_port) == ((Path("/mnt/models"),), 9000, 8080)
+
+
+def test_repositories_add_up_in_order_and_each_once():
+    options = parse("--model-store=/b", "--model-repository", "/models")
+    assert options.model_repositories == (Path("/models"), Path("/b"))
+
+
+def test_of_several_values_of_a_single_flag_the_last_counts():
+    assert parse("--http-port=1", "--http-port=2").http_port == 2
+
+
+@pytest.mark.parametrize("text", ["true", "True", "ON", "on", "1"])
+def test_true_has_six_spellings(text):
+    assert parse(f"--reuse-http-port={text}").reuse_http_port is True
+
+
+@pytest.mark.parametrize("text", ["false", "FALSE", "off", "0"])
+def test_false_has_them_too(text):
+    assert parse(f"--allow-http={text}").allow_http is False
+
+
+@pytest.mark.parametrize(("text", "level"), [("0", 0), ("1", 1), ("3", 3), ("true", 1), ("off", 0)])
+def test_verbosity_is_a_number_or_a_switch(text, level):
+    assert parse(f"--log-verbose={text}").log_verbose == level
+
+
+def test_metrics_listen_where_http_does_unless_told():
+    assert parse("--http-address=127.0.0.1").metrics_address == "127.0.0.1"
+    assert parse("--http-address=127.0.0.1", "--metrics-address=::1").metrics_address == "::1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complete"),
+    [([], True), (["--disable-auto-complete-config"], False), (["--strict-model-config=true"], False)],
+)
+def test_completion_of_configurations_can_be_turned_off_by_two_names(arguments, complete):
+    assert parse(*arguments).auto_complete is complete
+
+
+def test_a_deprecated_flag_is_warned_of():
+    assert parse("--strict-model-config=false").warnings == (
+        "--strict-model-config is deprecated; use --disable-auto-complete-config instead",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--allow-http=maybe", 'Bad option: "--allow-http".\ninvalid value for bool option: maybe'),
+        ("--http-port=abc", 'Bad option: "--http-port".\nInvalid option value. Got abc'),
+        (
+            "--http-port=99999999999",
+            'Bad option: "--http-port".\nProvided option value is out of bound. Got 99999999999',
+        ),
+        ("--http-port=65536", 'Bad option: "--http-port".\n--http-port must be at most 65535. Got 65536'),
+        (
+            "--http-max-input-size=0",
+            'Bad option: "--http-max-input-size".\n--http-max-input-size must be at least 1. Got 0',
+        ),
+        (
+            "--grpc-infer-thread-count=1",
+            'Bad option: "--grpc-infer-thread-count".\n--grpc-infer-thread-count must be at least 2. Got 1',
+        ),
+        (
+            "--model-control-mode=foo",
+            (
+                'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode: '
+                "'foo' is none of none, poll, explicit"
+            ),
+        ),
+        (
+            "--backend-config=foo",
+            (
+                "Bad option: \"--backend-config\".\n--backend-config option format is '<backend name>,<setting>=<value>'. "
+                "Got foo"
+            ),
+        ),
+        ("--model-config-name=", 'Bad option: "--model-config-name".\nError: empty argument for --model-config-name'),
+        ("stray", "Unexpected argument: stray"),
+        (
+            "--load-model=m",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            "--grpc-port=8000",
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000",
+        ),
+        (
+            "--metrics-port=8001",
+            "The server cannot listen to GRPC requests and metrics requests at the same address and port 0.0.0.0:8001",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_reference(argument, message):
+    error = refusal(argument)
+    assert isinstance(error, UsageError)
+    assert error.message == message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--grpc-port=8000", "--grpc-address=127.0.0.1"],
+        ["--grpc-port=8000", "--allow-http=false"],
+        ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
+    ],
+)
+def test_services_may_share_a_port_number_where_they_do_not_meet(arguments):
+    parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("shm-default-byte-size=1048575", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
+        ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
+        ("thread-pool-size=0", "thread-pool-size can't be less than 1."),
+        ("thread-pool-size=many", "stol: --backend-config=python,thread-pool-size=many is not a number"),
+    ],
+)
+def test_settings_of_python_are_checked_before_anything_starts(setting, message):
+    assert refusal(f"--backend-config=python,{setting}").message == f'Bad option: "--backend-config".\n{message}'
+    assert refusal(f"--backend-config={setting}").message.startswith('Bad option: "--backend-config".')
+
+
+def test_settings_of_backends_are_grouped_and_the_last_value_of_a_key_counts():
+    options = parse(
+        "--backend-config=python,thread-pool-size=4",
+        "--backend-config=python,thread-pool-size=8abc",
+        "--backend-config=stub-timeout-seconds=5",
+        "--backend-config=x,a=b=c,d",
+    )
+    assert {name: dict(settings) for name, settings in options.backend_configs.items()} == {
+        "python": {"thread-pool-size": "8abc"},
+        "": {"stub-timeout-seconds": "5"},
+        "x": {"a": "b=c,d"},
+    }
+    assert (options.python_settings.thread_pool_size, options.python_settings.stub_timeout_seconds) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("--model-control-mode=poll", "polling of repositories is not implemented in this version of naiad; use "),
+        ("--model-namespacing=true", "namespaces of models are not implemented"),
+        ("--grpc-use-ssl=true", "TLS is not implemented"),
+        ("--grpc-use-ssl-mutual=1", "TLS is not implemented"),
+        ("--http-restricted-api=health:k=v", "restriction of APIs is not implemented"),
+        ("--grpc-restricted-protocol=health:k=v", "restriction of APIs is not implemented"),
+        ("--http-header-forward-pattern=.*", "forwarding of headers to models is not implemented"),
+        ("--allow-client-shm=true", "shared memory of clients is not implemented"),
+        ("--trace-config=level=TIMESTAMPS", "tracing is not implemented"),
+        ("--trace-level=TENSORS", "tracing is not implemented"),
+        ("--cache-config=local,size=1048576", "the response cache is not implemented"),
+        ("--response-cache-byte-size=1048576", "the response cache is not implemented"),
+        ("--rate-limit=execution_count", "the rate limiter is not implemented"),
+        ("--allow-sagemaker=true", "SageMaker's API is not implemented"),
+        ("--allow-vertex-ai=true", "the API of Vertex AI is not implemented"),
+        ("--metrics-config=summary_latencies=true", "choice of metrics is not implemented"),
+    ],
+)
+def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, reason):
+    error = refusal(argument)
+    assert not isinstance(error, UsageError)
+    assert error.message.startswith(f"{argument} is refused: {reason}")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--model-namespacing=false",
+        "--grpc-use-ssl=false",
+        "--allow-client-shm=off",
+        "--trace-config=level=OFF",
+        "--trace-config=rate=10",
+        "--trace-level=OFF",
+        "--cache-config=local,size=0",
+        "--rate-limit=off",
+        "--allow-sagemaker=false",
+        "--metrics-config=counter_latencies=true",
+    ],
+)
+def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
+    parse(argument)
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("--http-thread-count=8", "one event loop serves all connections"),
+        ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
+        ("--cuda-memory-pool-byte-size=0:0", "naiad leaves GPUs to the models"),
+        ("--cache-directory=/c", "naiad runs Python backends only"),
+        ("--grpc-server-cert=/c", "it matters only with --grpc-use-ssl=true"),
+        ("--allow-gpu-metrics=false", "naiad measures no GPUs"),
+        ("--host-policy=gpu_0,numa-node=0", "instances run where the system puts them"),
+    ],
+)
+def test_a_flag_without_effect_is_accepted_with_one_sentence(argument, reason):
+    (notice,) = parse(argument, argument).notices
+    name = argument.partition("=")[0]
+    assert notice.startswith(f"{name} has no effect here: {reason}")
+
+
+def test_two_ways_to_name_a_cache_exclude_each_other():
+    error = refusal("--response-cache-byte-size=0", "--cache-config=local,size=0")
+    assert error.message == (
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or "
+        "the other."
+    )
+
+
+def test_without_a_repository_nothing_starts():
+    assert refusal(repository=None).message == (
+        "error: creating server: Invalid argument - --model-repository must be specified"
+    )
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/models", "gs://bucket/models", "as://account/models"])
+def test_a_repository_in_an_object_store_is_refused_by_name(place):
+    assert refusal(f"--model-repository={place}").message.startswith(f"--model-repository={place} is refused:")
+
+
+def test_the_wildcard_must_stand_alone():
+    explicit = "--model-control-mode=explicit"
+    assert parse(explicit, "--load-model=*").load_models == ("*",)
+    assert parse(explicit, "--load-model=a", "--load-model=b", "--load-model=a").load_models == ("a", "b")
+    assert refusal(explicit, "--load-model=a", "--load-model=*").message.endswith(
+        "Wildcard model name '*' must be the ONLY startup model if specified at all."
+    )
+
+
+def test_backends_that_ship_with_naiad_are_looked_for_last():
+    options = parse("--backend-directory=/a", "--backend-directory=/b")
+    assert options.backend_directories == (Path("/a"), Path("/b"), shipped_backends())
+    assert (shipped_backends() / "vllm_like").is_dir()
+
+
+def test_the_store_of_environments_is_named_by_flag_then_variable_then_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    variable = {"NAIAD_STORE": "/from/variable"}
+    assert parse("--env-store=/from/flag", environ=variable).env_store == Path("/from/flag")
+    assert parse(environ=variable).env_store == Path("/from/variable")
+    assert parse().env_store == tmp_path / "naiad" / "environments"
+
+
+def test_keepalive_flags_become_arguments_of_the_channel():
+    arguments = dict(parse("--grpc-keepalive-time=5", "--grpc-max-connection-age=7").grpc_channel_arguments)
+    assert arguments["grpc.keepalive_time_ms"] == 5
+    assert arguments["grpc.max_connection_age_ms"] == 7
+    assert "grpc.max_connection_age_grace_ms" not in arguments
+
+
+def test_the_mode_of_vertex_ai_is_warned_of():
+    (warning,) = parse(environ={"AIP_MODE": "PREDICTION"}).warnings
+    assert warning.startswith("AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented")

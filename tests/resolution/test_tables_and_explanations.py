@@ -1,0 +1,108 @@
+"""What is printed at start-up and by `naiad explain`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+from naiad.resolution.explain import explain_plainly, explain_richly
+from naiad.resolution.tables import agent_table, backend_table, model_table, text_table
+from resolution.makers import STUB, resolve_m
+from rich.console import Console
+
+OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
+CMDLINE = (
+    '{"cmdline":{"auto-complete-config":"true","backend-directory":"/b1","min-compute-capability":"6.000000",'
+    '"default-max-batch-size":"4"}}'
+)
+
+
+@dataclasses.dataclass
+class Ready:
+    prefix: Path = Path("/store/abc")
+    python: Path = Path("/store/abc/bin/python")
+    version: tuple[int, int, int] = (3, 10, 13)
+    numpy_version: str | None = "1.26.4"
+
+
+def test_a_table_looks_as_the_reference_prints_it():
+    assert model_table([("m", 1, "READY"), ("bad", None, "")]) == (
+        "+-------+---------+----------------------------------------+\n"
+        "| Model | Version | Status                                 |\n"
+        "+-------+---------+----------------------------------------+\n"
+        "| bad   | -       | Not loaded: No model version was found |\n"
+        "| m     | 1       | READY                                  |\n"
+        "+-------+---------+----------------------------------------+\n"
+    )
+
+
+def test_a_cell_of_several_lines_makes_its_row_higher():
+    assert text_table(("A", "B"), [("1", "x\ny"), ("2", "")]).splitlines()[3:] == [
+        "| 1 | x |",
+        "|   | y |",
+        "| 2 |   |",
+        "+---+---+",
+    ]
+
+
+def test_a_table_without_rows_has_its_head():
+    assert agent_table().splitlines()[1:] == ["| Repository Agent | Path |", *["+------------------+------+"] * 2]
+
+
+def test_versions_are_ordered_as_numbers():
+    table = model_table([("m", 10, "READY"), ("m", 9, "READY")])
+    assert table.index("| 9 ") < table.index("| 10 ")
+
+
+def test_a_shared_backend_brings_a_row_of_its_own_and_one_for_python():
+    rows = backend_table([resolve_m({SHARED}, backend="x"), resolve_m({SHARED}, backend="x")]).splitlines()[3:-1]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [
+        ["python", f"/guest/artifacts/{STUB}", CMDLINE],
+        ["x", "/b1/x/model.py", CMDLINE],
+    ]
+
+
+def test_models_of_python_alone_have_one_row():
+    assert len(backend_table([resolve_m({OWN})]).splitlines()) == 5
+
+
+def test_an_explanation_says_what_was_looked_for_and_where_and_what_was_taken_and_why():
+    text = explain_plainly(resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x"), Ready())
+    for part in (
+        "model 'm' version 1, in /repo/m",
+        "  backend     x (shared)",
+        "- /repo/m/1/libtriton_x.so (not found)",
+        "+ /b1/x/model.py (found)",
+        "  model file  /b1/x/model.py",
+        f"  utils       {Path('/guest/artifacts')}",
+        f"  stub        /guest/artifacts/{STUB}",
+        "  environment none",
+        "- /b1/x/pb_exec_env_model.py.tar.gz (not found)",
+        "  python      any",
+        "  interpreter Python 3.10.13: /store/abc/bin/python",
+        "in /store/abc, with numpy 1.26.4",
+        f"  note        '/repo/m/{STUB}' is a compiled stub of another implementation",
+    ):
+        assert part in text
+
+
+def test_a_terminal_is_told_the_same_as_a_file():
+    resolution = resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x")
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    explain_richly(resolution, console, Ready())
+    printed = " ".join(console.file.getvalue().split())
+    for step in resolution.steps:
+        assert step.taken in printed
+        assert step.why in printed
+        assert all(str(look) in printed for look in step.looked)
+    assert resolution.notices[0] in printed
+
+
+def test_a_step_reads_as_one_line_in_the_debug_log():
+    step = resolve_m({SHARED}, backend="x").steps[0]
+    assert str(step) == (
+        "backend: x (shared) (there is no libtriton_x.so, and this is the first model.py; looked at: "
+        "/repo/m/1/libtriton_x.so (not found), /repo/m/libtriton_x.so (not found), /b1/x/libtriton_x.so (not found), "
+        "/b2/x/libtriton_x.so (not found), /b1/x/model.py (found))"
+    )
