@@ -102,8 +102,9 @@ def _places(chain: List[TracebackType]) -> List[Tuple[str, int, str]]:
     """
     places = []
     entered = False
-    while chain:
-        entry = chain.pop()
+    remaining = list(chain)
+    while remaining:
+        entry = remaining.pop()
         frame: Optional[FrameType] = entry.tb_frame
         line = entry.tb_lineno
         while frame is not None:
@@ -114,8 +115,8 @@ def _places(chain: List[TracebackType]) -> List[Tuple[str, int, str]]:
                 return places
             frame = frame.f_back
             line = frame.f_lineno if frame is not None else 0
-            while chain and chain[-1].tb_frame is frame:
-                line = chain.pop().tb_lineno
+            while remaining and remaining[-1].tb_frame is frame:
+                line = remaining.pop().tb_lineno
     return places
 
 

@@ -1,0 +1,201 @@
+"""The reference's text of a model's exception: type, message, and the model's frames from the innermost outwards.
+
+The expected texts were read off Triton 2.51 with the same models, save where a test says otherwise.
+"""
+
+import sys
+
+import pytest
+from naiad_stub.exceptions import TritonModelException
+from naiad_stub.loader import format_exception
+from naiad_stub.tensor import Tensor
+
+MODEL = """import asyncio
+class Model:
+    def deep(self, n):
+        if n: return self.deep(n - 1)
+        {}["k"]
+    def nested(self):
+        self.deep(1)
+    def api(self):
+        make("", [1])
+    def protected(self):
+        try:
+            {}["other"]
+        finally:
+            x = 1
+            y = 2
+    def anonymous(self):
+        (lambda: 1 / 0)()
+    def generator(self):
+        list(1 / 0 for _ in [1])
+    async def inner(self):
+        await asyncio.sleep(0)
+        {}["inner"]
+    async def outer(self):
+        await self.inner()
+    def run(self):
+        asyncio.run(self.outer())
+    def empty(self):
+        raise ValueError
+    def leave(self):
+        sys.exit(4)
+    def own(self):
+        raise Custom("mine")
+    def caused(self):
+        try: {}["k"]
+        except KeyError as error:
+            raise ValueError("second") from error
+    def surrogate(self):
+        raise ValueError("\\udcff")
+    def unprintable(self):
+        raise Unprintable
+    def wrong_call(self, more): pass
+"""
+
+# Stands in for the process loop, which calls the model and catches what it raises.
+STUB = """
+def texts_of(function):
+    try:
+        function()
+    except BaseException as error:
+        return format_exception(error)
+    raise AssertionError("nothing was raised")
+def find_fault():
+    raise TritonModelException("Expected a list")
+"""
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.fixture
+def model():
+    """An object of a class whose code stands in /m/1/model.py."""
+    scope = {
+        "make": Tensor,
+        "sys": sys,
+        "Custom": TritonModelException,
+        "Unprintable": Unprintable,
+        "__name__": "1.model",
+    }
+    exec(compile(MODEL, "/m/1/model.py", "exec"), scope)
+    return scope["Model"]()
+
+
+@pytest.fixture
+def stub():
+    """Functions that stand in the stub."""
+    scope = {
+        "__name__": "naiad_stub.fake",
+        "TritonModelException": TritonModelException,
+        "format_exception": format_exception,
+    }
+    exec(compile(STUB, "/s/fake.py", "exec"), scope)
+    return scope
+
+
+@pytest.fixture
+def texts_of(stub):
+    return stub["texts_of"]
+
+
+def at(function, code):
+    """The line of a frame: that of *code*, a line of the model."""
+    line = [text.strip() for text in MODEL.splitlines()].index(code) + 1
+    return f"  /m/1/model.py({line}): {function}\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (
+            "nested",
+            "KeyError: 'k'\n\nAt:\n"
+            + at("deep", '{}["k"]')
+            + at("deep", "if n: return self.deep(n - 1)")
+            + at("nested", "self.deep(1)"),
+        ),
+        ("api", "TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n" + at("api", 'make("", [1])')),
+        (
+            "anonymous",
+            "ZeroDivisionError: division by zero\n\nAt:\n"
+            + at("<lambda>", "(lambda: 1 / 0)()")
+            + at("anonymous", "(lambda: 1 / 0)()"),
+        ),
+        ("empty", "ValueError: <EMPTY MESSAGE>\n\nAt:\n" + at("empty", "raise ValueError")),
+        ("leave", "SystemExit: 4\n\nAt:\n" + at("leave", "sys.exit(4)")),
+        ("own", "TritonModelException: mine\n\nAt:\n" + at("own", 'raise Custom("mine")')),
+        ("caused", "ValueError: second\n\nAt:\n" + at("caused", 'raise ValueError("second") from error')),
+        ("surrogate", "ValueError: \\udcff\n\nAt:\n" + at("surrogate", 'raise ValueError("\\udcff")')),
+        (
+            "unprintable",
+            "Unprintable: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> (RuntimeError in __str__)\n\nAt:\n"
+            + at("unprintable", "raise Unprintable"),
+        ),
+        # The reference names the last line of `finally`, where the frame was left; this is where it happened.
+        ("protected", "KeyError: 'other'\n\nAt:\n" + at("protected", '{}["other"]')),
+        # The reference loses the callers of generators and coroutines.
+        (
+            "generator",
+            "ZeroDivisionError: division by zero\n\nAt:\n"
+            + at("<genexpr>", "list(1 / 0 for _ in [1])")
+            + at("generator", "list(1 / 0 for _ in [1])"),
+        ),
+    ],
+)
+def test_exceptions_are_told_as_by_the_reference(texts_of, model, method, expected):
+    assert texts_of(getattr(model, method))[0] == expected
+
+
+def test_a_coroutines_callers_are_named(texts_of, model):
+    text, _ = texts_of(model.run)
+
+    assert text.startswith(
+        "KeyError: 'inner'\n\nAt:\n" + at("inner", '{}["inner"]') + at("outer", "await self.inner()")
+    )
+    assert text.endswith(at("run", "asyncio.run(self.outer())"))
+
+
+def test_a_call_with_wrong_arguments_has_no_frames(texts_of, model):
+    text, traceback_text = texts_of(model.wrong_call)
+
+    assert text.startswith("TypeError: ")
+    assert text.endswith("wrong_call() missing 1 required positional argument: 'more'")
+    assert traceback_text == text + "\n"
+
+
+def test_what_the_stub_itself_finds_is_its_message_alone(stub, texts_of):
+    assert texts_of(stub["find_fault"]) == ("Expected a list", "Expected a list")
+
+
+def test_the_traceback_begins_in_the_model_and_keeps_causes(texts_of, model):
+    _, traceback_text = texts_of(model.caused)
+
+    assert "fake.py" not in traceback_text
+    assert "KeyError: 'k'\n\nThe above exception was the direct cause of the following exception:" in traceback_text
+    assert traceback_text.endswith("in caused\nValueError: second\n")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with 3.11")
+def test_notes_are_told(texts_of):
+    def raise_with_notes():
+        error = ValueError("x")
+        error.add_note("one")
+        error.add_note("two")
+        raise error
+
+    assert texts_of(raise_with_notes)[0].startswith("ValueError: x\n__notes__ (len=2):\none\ntwo\n\nAt:\n")
+
+
+def test_an_exception_the_stub_never_saw_pass_is_told():
+    """One from a thread of the model, for instance: its frames do not lead to the stub."""
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        text, traceback_text = format_exception(error)
+
+    assert text.startswith(f"ValueError: x\n\nAt:\n  {__file__}(")
+    assert traceback_text.startswith("Traceback (most recent call last):\n")
