@@ -148,7 +148,7 @@ def freeze(message: pb.ModelConfig) -> ModelConfig:
         inputs=tuple(_freeze_input(tensor) for tensor in copy.input),
         outputs=tuple(_freeze_output(tensor) for tensor in copy.output),
         instance_groups=tuple(_freeze_group(group) for group in copy.instance_group),
-        version_policy=freeze_version_policy(copy.version_policy),
+        version_policy=freeze_version_policy(copy.version_policy) if copy.HasField("version_policy") else Latest(),
         default_model_filename=copy.default_model_filename,
         parameters=MappingProxyType({key: value.string_value for key, value in sorted(copy.parameters.items())}),
         decoupled=copy.model_transaction_policy.decoupled,
@@ -157,12 +157,14 @@ def freeze(message: pb.ModelConfig) -> ModelConfig:
 
 
 def freeze_version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
-    """The policy as a value; one without a choice is the default, the latest version alone."""
-    if policy.HasField("all"):
-        return All()
+    """The policy of a normalised configuration as a value.
+
+    The reference reads a policy without a choice, `version_policy { }`, as all versions; where there is no policy,
+    normalising put the latest one.
+    """
     if policy.HasField("specific"):
         return Specific(tuple(policy.specific.versions))
-    return Latest(policy.latest.num_versions if policy.HasField("latest") else 1)
+    return Latest(policy.latest.num_versions) if policy.HasField("latest") else All()
 
 
 def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
