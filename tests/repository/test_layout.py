@@ -1,0 +1,179 @@
+"""What is found in repositories, and which versions are served."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from naiad.config.model import All, Latest, Specific
+from naiad.errors import Code, RepositoryError
+from naiad.repository.layout import ModelFiles, available_versions, scan, version_number, versions_to_load
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make directories below a repository and give the repository."""
+
+    def make_repository(*directories, name="models"):
+        repository = tmp_path / name
+        repository.mkdir(exist_ok=True)
+        for directory in directories:
+            (repository / directory).mkdir(parents=True)
+        return repository
+
+    return make_repository
+
+
+def model(repository, name="m"):
+    return ModelFiles(name=name, repository=repository, directory=repository / name)
+
+
+def test_every_directory_is_a_model_and_files_are_none(make):
+    repository = make("b/1", "a", "c.x/1")
+    (repository / "README.md").touch()
+
+    found = scan([repository])
+
+    assert list(found.models) == ["a", "b", "c.x"]
+    assert found.models["b"] == model(repository, "b")
+    assert not found.duplicates
+
+
+def test_hidden_directories_are_no_models(make):
+    assert not scan([make(".git/objects", ".ipynb_checkpoints", "..data")]).models
+
+
+def test_a_link_to_a_directory_is_a_model(make):
+    elsewhere = make("real/1", name="elsewhere")
+    repository = make()
+    (repository / "linked").symlink_to(elsewhere / "real")
+
+    assert list(scan([repository]).models) == ["linked"]
+
+
+def test_models_of_several_repositories_are_served_together(make):
+    first, second = make("b", name="first"), make("a", name="second")
+
+    found = scan([first, second])
+
+    assert {name: files.repository for name, files in found.models.items()} == {"a": second, "b": first}
+
+
+def test_a_name_in_two_repositories_is_no_model_and_is_logged(make, caplog):
+    first, second = make("m", "a", name="first"), make("m", name="second")
+
+    found = scan([first, second])
+
+    assert list(found.models) == ["a"]
+    assert found.duplicates == {"m": (model(first), model(second))}
+    assert caplog.record_tuples == [
+        ("naiad.repository", logging.ERROR, "failed to poll model 'm': not unique across all model repositories")
+    ]
+
+
+def test_a_repository_named_twice_is_one(make):
+    repository = make("m")
+
+    assert list(scan([repository, repository]).models) == ["m"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "file"])
+def test_a_repository_must_be_a_directory(tmp_path, name):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RepositoryError) as caught:
+        scan([tmp_path / name])
+
+    assert caught.value.message == f"repository path is not a valid directory: {tmp_path / name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("1", 1),
+        ("0", 0),
+        ("12", 12),
+        ("2abc", 2),
+        ("7.5", 7),
+        (" 5", 5),
+        ("+6", 6),
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808", None),
+        ("01", None),
+        ("00", None),
+        ("-4", None),
+        ("abc", None),
+        (".1", None),
+        ("", None),
+        ("٣", None),
+    ],
+)
+def test_a_version_is_the_number_at_the_start_of_a_name(name, number):
+    assert version_number(name) == number
+
+
+def test_version_directories_are_found_in_the_order_of_numbers(make):
+    repository = make("m/10", "m/9", "m/0", "m/2abc", "m/configs", "m/warmup", "m/initial_state")
+    (repository / "m" / "7").touch()
+
+    assert available_versions(model(repository)) == {
+        0: repository / "m" / "0",
+        2: repository / "m" / "2abc",
+        9: repository / "m" / "9",
+        10: repository / "m" / "10",
+    }
+
+
+def test_the_plain_number_is_the_version_where_two_names_mean_it(make):
+    repository = make("m/2", "m/+2", "m/2abc")
+
+    assert available_versions(model(repository)) == {2: repository / "m" / "2"}
+
+
+def test_directories_that_are_no_versions_are_skipped_with_a_warning(make, caplog):
+    repository = make("m/1", "m/01", "m/backup", "m/configs")
+
+    assert list(available_versions(model(repository))) == [1]
+
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            f"ignore version directory '01' which contains leading zeros in its directory name: {repository / 'm' / '01'}",
+        ),
+        (
+            logging.WARNING,
+            f"ignore version directory 'backup' which fails to convert to integral number: {repository / 'm' / 'backup'}",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "chosen"),
+    [
+        (Latest(1), (11,)),
+        (Latest(2), (3, 11)),
+        (Latest(9), (0, 2, 3, 11)),
+        (All(), (0, 2, 3, 11)),
+        (Specific((3, 0, 3)), (0, 3)),
+    ],
+)
+def test_a_policy_selects_versions(policy, chosen):
+    assert versions_to_load(policy, {3: None, 11: None, 0: None, 2: None}, "m") == chosen
+
+
+def test_a_wanted_version_that_is_missing_is_logged_and_the_others_are_served(caplog):
+    assert versions_to_load(Specific((1, 7)), [1, 2], "m") == (1,)
+
+    assert caplog.messages == ["version 7 is specified for model 'm', but the version directory is not present"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "available"),
+    [(Latest(1), []), (All(), []), (Latest(0), [1]), (Specific((7,)), [1]), (Specific(()), [1])],
+)
+def test_a_model_without_any_version_to_serve_is_refused(policy, available):
+    with pytest.raises(RepositoryError) as caught:
+        versions_to_load(policy, available, "m")
+
+    assert caught.value.message == "at least one version must be available under the version policy of model 'm'"
+    assert caught.value.code is Code.INVALID_ARG
