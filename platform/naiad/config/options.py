@@ -6,11 +6,8 @@ on the machine, and which flags exclude each other.
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 
 import platformdirs
@@ -21,6 +18,8 @@ from naiad.config.flag import Flag, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
+from naiad.config.option_checks import check_exclusions, check_options
+from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
 from naiad.errors import OptionError
 
 __all__ = [
@@ -47,87 +46,6 @@ _CHANNEL_ARGUMENTS = {
 }
 
 
-class ModelControlMode(enum.Enum):
-    """Who decides which models are loaded."""
-
-    NONE = "none"
-    EXPLICIT = "explicit"
-
-
-class LogFormat(enum.Enum):
-    """How a line of the log starts."""
-
-    DEFAULT = "default"
-    ISO8601 = "ISO8601"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """What the server was asked to do. Fields are named as their flags unless a comment says more.
-
-    Attributes:
-        server_id: `--id`.
-        auto_complete: Models may complete their configuration.
-        load_models: `--load-model`, in order, each once; `("*",)` is all.
-        backend_directories: Where backends are looked for, in order, those that ship with naiad last.
-        backend_configs: `--backend-config` by backend; settings for all under "".
-        python_settings: The settings of backend `python`, checked.
-        grpc_channel_arguments: The flags of keep-alive and connection age as arguments of a gRPC channel.
-        env_store: Where environments are unpacked.
-        given: Flags as given, in order, for the log.
-        notices: Sentences about flags that were accepted without effect, to be logged.
-        warnings: Sentences about deprecated flags, to be logged.
-    """
-
-    model_repositories: tuple[Path, ...]
-    model_control_mode: ModelControlMode = ModelControlMode.NONE
-    load_models: tuple[str, ...] = ()
-    model_config_name: str = ""
-    model_load_thread_count: int = 4
-    model_load_retry_count: int = 0
-    server_id: str = "triton"
-    exit_on_error: bool = True
-    exit_timeout_secs: int = 30
-    strict_readiness: bool = True
-    auto_complete: bool = True
-    allow_http: bool = True
-    http_address: str = "0.0.0.0"  # noqa: S104 - the reference's default
-    http_port: int = 8000
-    reuse_http_port: bool = False
-    http_max_input_size: int = 64 << 20
-    max_header_bytes: int = 64 << 10
-    allow_grpc: bool = True
-    grpc_address: str = "0.0.0.0"  # noqa: S104
-    grpc_port: int = 8001
-    reuse_grpc_port: bool = False
-    grpc_channel_arguments: tuple[tuple[str, int], ...] = ()
-    allow_metrics: bool = True
-    metrics_address: str = "0.0.0.0"  # noqa: S104
-    metrics_port: int = 8002
-    metrics_interval_ms: float = 2000
-    allow_cpu_metrics: bool = True
-    log_verbose: int = 0
-    log_info: bool = True
-    log_warning: bool = True
-    log_error: bool = True
-    log_format: LogFormat = LogFormat.DEFAULT
-    log_file: Path | None = None
-    backend_directories: tuple[Path, ...] = ()
-    backend_configs: BackendConfigs
-    python_settings: PythonSettings = field(default_factory=PythonSettings)
-    env_store: Path
-    stub_restart_limit: int = 5
-    stub_restart_window_secs: int = 60
-    given: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def guest_store(self) -> Path:
-        """Where the default guest is laid out, beside the environments."""
-        return self.env_store / "guests"
-
-
 def parse_options(
     arguments: Sequence[str], *, environ: Mapping[str, str] | None = None, program: str = "tritonserver"
 ) -> ServerOptions:
@@ -151,12 +69,9 @@ def options_from(found: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         OptionError: If flags exclude each other, or ask for what this version does not do.
     """
     given = GivenFlags(found)
-    _check_exclusions(given)
+    check_exclusions(given)
     options = _build(given, environ)
-    _check_ports(options)
-    _check_load_models(options)
-    # Last, as for the reference: what else is wrong is found without a repository.
-    _check_repositories(options)
+    check_options(options)
     return options
 
 
@@ -256,55 +171,3 @@ def _platform_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
             "HTTP and gRPC are served as the flags say"
         ),
     )
-
-
-def _check_exclusions(given: GivenFlags) -> None:
-    if given.has("response-cache-byte-size") and given.has("cache-config"):
-        raise UsageError(
-            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
-            "Please provide one or the other."
-        )
-    if given.has("model-config-name") and not given.text("model-config-name"):
-        raise given.bad("model-config-name", "Error: empty argument for --model-config-name")
-    given.check_refusals()
-
-
-def _check_ports(options: ServerOptions) -> None:
-    services = [
-        (name, address, port)
-        for allowed, name, address, port in (
-            (options.allow_http, "HTTP", options.http_address, options.http_port),
-            (options.allow_grpc, "GRPC", options.grpc_address, options.grpc_port),
-            (options.allow_metrics, "metrics", options.metrics_address, options.metrics_port),
-        )
-        # Port 0 is any free port, another one for each service.
-        if allowed and port
-    ]
-    for (first, *place), (second, *other) in combinations(services, 2):
-        if place == other:
-            raise UsageError(
-                f"The server cannot listen to {first} requests and {second} requests at the same address and port "
-                f"{place[0]}:{place[1]}"
-            )
-
-
-def _check_load_models(options: ServerOptions) -> None:
-    if options.load_models and options.model_control_mode is not ModelControlMode.EXPLICIT:
-        raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
-    if "*" in options.load_models and len(options.load_models) > 1:
-        raise OptionError(
-            "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY startup model "
-            "if specified at all."
-        )
-
-
-def _check_repositories(options: ServerOptions) -> None:
-    if not options.model_repositories:
-        raise OptionError("error: creating server: Invalid argument - --model-repository must be specified")
-    for repository in map(str, options.model_repositories):
-        # Path() has made one slash of two.
-        if repository.startswith(("s3:/", "gs:/", "as:/")):
-            raise OptionError(
-                f"--model-repository={repository.replace(':/', '://', 1)} is refused: repositories in object stores are "
-                "not implemented in this version of naiad; mount or copy it to a directory"
-            )

@@ -1,0 +1,92 @@
+"""What a server was asked to do, as one frozen value."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from naiad.config.backend_settings import BackendConfigs, PythonSettings
+
+__all__ = ["LogFormat", "ModelControlMode", "ServerOptions"]
+
+
+class ModelControlMode(enum.Enum):
+    """Who decides which models are loaded."""
+
+    NONE = "none"
+    EXPLICIT = "explicit"
+
+
+class LogFormat(enum.Enum):
+    """How a line of the log starts."""
+
+    DEFAULT = "default"
+    ISO8601 = "ISO8601"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What the server was asked to do. Fields are named as their flags unless a comment says more.
+
+    Attributes:
+        server_id: `--id`.
+        auto_complete: Models may complete their configuration.
+        load_models: `--load-model`, in order, each once; `("*",)` is all.
+        backend_directories: Where backends are looked for, in order, those that ship with naiad last.
+        backend_configs: `--backend-config` by backend; settings for all under "".
+        python_settings: The settings of backend `python`, checked.
+        grpc_channel_arguments: The flags of keep-alive and connection age as arguments of a gRPC channel.
+        env_store: Where environments are unpacked.
+        given: Flags as given, in order, for the log.
+        notices: Sentences about flags that were accepted without effect, to be logged.
+        warnings: Sentences about deprecated flags, to be logged.
+    """
+
+    model_repositories: tuple[Path, ...]
+    model_control_mode: ModelControlMode = ModelControlMode.NONE
+    load_models: tuple[str, ...] = ()
+    model_config_name: str = ""
+    model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    server_id: str = "triton"
+    exit_on_error: bool = True
+    exit_timeout_secs: int = 30
+    strict_readiness: bool = True
+    auto_complete: bool = True
+    allow_http: bool = True
+    http_address: str = "0.0.0.0"  # noqa: S104 - the reference's default
+    http_port: int = 8000
+    reuse_http_port: bool = False
+    http_max_input_size: int = 64 << 20
+    max_header_bytes: int = 64 << 10
+    allow_grpc: bool = True
+    grpc_address: str = "0.0.0.0"  # noqa: S104
+    grpc_port: int = 8001
+    reuse_grpc_port: bool = False
+    grpc_channel_arguments: tuple[tuple[str, int], ...] = ()
+    allow_metrics: bool = True
+    metrics_address: str = "0.0.0.0"  # noqa: S104
+    metrics_port: int = 8002
+    metrics_interval_ms: float = 2000
+    allow_cpu_metrics: bool = True
+    log_verbose: int = 0
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_format: LogFormat = LogFormat.DEFAULT
+    log_file: Path | None = None
+    backend_directories: tuple[Path, ...] = ()
+    backend_configs: BackendConfigs
+    python_settings: PythonSettings = field(default_factory=PythonSettings)
+    env_store: Path
+    stub_restart_limit: int = 5
+    stub_restart_window_secs: int = 60
+    given: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def guest_store(self) -> Path:
+        """Where the default guest is laid out, beside the environments."""
+        return self.env_store / "guests"
