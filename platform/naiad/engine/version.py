@@ -29,8 +29,10 @@ from naiad.workers.worker import Batch, Worker
 
 logger = logging.getLogger("naiad.engine")
 
-_SHORT_EXECUTION_NS = 1_000_000
-"""A model whose execute takes less may be given its next request early (see `scheduling.fifo`)."""
+_AHEAD_NS = 1_000_000
+_MOST_AHEAD = 16
+_UNKNOWN_PACE_NS = 1_000_000_000
+"""An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
 
 _numbers = itertools.count(1)
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
@@ -83,7 +85,7 @@ class ModelVersion:
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
         self._reshaped = {tensor.name: tensor for tensor in config.outputs if tensor.reshape is not None}
-        self._executed_at_last_tidy = 0
+        self._pace = _UNKNOWN_PACE_NS  # the longest execute of late: falls slowly, rises at once
         self._idle_tidied = True
         self._busy = False
 
@@ -224,7 +226,8 @@ class ModelVersion:
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""
         self._statistics.executed(len(batch.keys), batch.sent, started, ended, time.monotonic_ns())
-        self._scheduler.set_depth(worker, 2 if ended - started < _SHORT_EXECUTION_NS else 1)
+        self._pace = max(ended - started, self._pace - (self._pace >> 3))
+        self._scheduler.set_depth(worker, depth_for(self._pace))
         self._carry_out(self._scheduler.finished(worker))
 
     def died(self, worker: Worker, error: GuestDiedError) -> None:
@@ -236,10 +239,10 @@ class ModelVersion:
         worker.batches.clear()
         if batches:
             self._fail(batches[0], error)
-        for batch in reversed(batches[1:]):
-            for pending in batch:
-                pending.worker = None
-            self._carry_out(self._scheduler.put_back(tuple(batch)))
+        not_begun = tuple(itertools.chain.from_iterable(batches[1:]))
+        for pending in not_begun:
+            pending.worker = None
+        self._carry_out(self._scheduler.put_back(not_begun))
         for instance in self.instances:
             if instance.worker is worker:
                 instance.died(error)
@@ -286,6 +289,11 @@ class ModelVersion:
                     [d for d, e in zip(tensor.shape[len(leading) :], config.reshape or (), strict=False) if e == -1]
                 )
                 tensor.shape = leading + tuple(next(variable, 1) if d == -1 else d for d in config.dims)
+
+
+def depth_for(execution_ns: int) -> int:
+    """How many requests an instance may hold whose execute takes so long."""
+    return max(1, min(_MOST_AHEAD, _AHEAD_NS // max(execution_ns, 1)))
 
 
 def _metadata(config: ModelConfig, version: int) -> ModelMetadata:

@@ -2,9 +2,9 @@
 
 A pure state machine: no clock, no processes. Items and instances are whatever the caller uses; instances are hashable.
 
-An instance may be given a second request while it works on the first, so that it need not wait for the host between
-the two. That pays only where the model takes less time than the host's turn, and costs order where it takes longer
-(the second request might have run earlier elsewhere); hence `depth`, which the caller sets per instance from what it
+An instance may be given further requests while it works on one, so that it need not wait for the host between
+them. That pays only where the model takes less time than the host's turn, and costs order where it takes longer
+(a request might have run earlier elsewhere); hence `depth`, which the caller sets per instance from what it
 measures.
 """
 

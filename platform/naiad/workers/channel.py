@@ -38,10 +38,21 @@ class Channel:
         self._ended = ended
         self._reader = wire.FrameReader()
         self._outgoing = bytearray()
+        self._soon: list[bytes] = []
         loop.add_reader(sock, self._readable)
 
     def send(self, data: bytes) -> None:
         """Send whole frames, now or as soon as the socket takes them. To a guest that is gone: do nothing."""
+        if self._soon:
+            self._soon.append(data)  # never overtake
+            return
+        self._write(data)
+
+    def _flush(self) -> None:
+        soon, self._soon = self._soon, []
+        self._write(soon[0] if len(soon) == 1 else b"".join(soon))
+
+    def _write(self, data: bytes) -> None:
         if self._outgoing:
             self._outgoing += data
             return
@@ -56,6 +67,15 @@ class Channel:
         if sent < len(data):
             self._outgoing += data[sent:]
             self._loop.add_writer(self._socket, self._writable)
+
+    def send_soon(self, data: bytes) -> None:
+        """Send whole frames at the end of the loop's turn, in one call with all others of that turn.
+
+        For a guest that is busy: it would not look at them sooner, and each call costs as much as a request's codecs.
+        """
+        if not self._soon:
+            self._loop.call_soon(self._flush)
+        self._soon.append(data)
 
     def drain(self) -> None:
         """Read what has arrived by now."""

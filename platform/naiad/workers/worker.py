@@ -171,8 +171,11 @@ class Worker:
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         data, block = write_execute(number, batch, self._interface, self.memory)
+        if self.batches and self._channel is not None:
+            self._channel.send_soon(data)
+        else:
+            self._send(data)
         self.batches[number] = Batch([key for key, _ in batch], block, now)
-        self._send(data)
         return number
 
     def cancel(self, keys: Sequence[int]) -> None:
