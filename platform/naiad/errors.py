@@ -47,6 +47,15 @@ class InvalidRequestError(NaiadError):
     default_code = Code.INVALID_ARG
 
 
+class MalformedRequestError(InvalidRequestError):
+    """The JSON of a request cannot be read as what it should be.
+
+    The client's fault like its siblings, but the reference answers INTERNAL, and clients know it by that.
+    """
+
+    default_code = Code.INTERNAL
+
+
 class UnsupportedRequestError(NaiadError):
     """The request is well formed but asks for what this server or model does not do."""
 

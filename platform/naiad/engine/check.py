@@ -6,6 +6,7 @@ them. What passes here needs no further check on its way to the guest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from naiad.config.model import ModelConfig, TensorConfig
@@ -54,9 +55,8 @@ class RequestCheck:
         Raises:
             InvalidRequestError: With the first thing that is wrong.
         """
-        for name in request.requested_outputs:
-            if name not in self._outputs:
-                raise InvalidRequestError(f"unexpected inference output '{name}' for model '{self._model}'")
+        if request.requested_outputs:
+            self._check_outputs(request)
         inputs = request.inputs
         if not self._required <= len(inputs) <= len(self._inputs):
             raise self._count_error(request)
@@ -76,6 +76,14 @@ class RequestCheck:
         if len(request.request_id.encode()) > _ID_LIMIT:
             raise InvalidRequestError(f"request id must have at most {_ID_LIMIT} bytes")
         return batch_size
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        for name in request.requested_outputs:
+            if name not in self._outputs:
+                raise InvalidRequestError(f"unexpected inference output '{name}' for model '{self._model}'")
+        twice = _first_repeated(request.requested_outputs)
+        if twice is not None:
+            raise InvalidRequestError(f"{prefix(request)}output '{twice}' already exists in request")
 
     def _batch_size(self, request: InferRequest) -> int:
         batch_size = -1
@@ -100,7 +108,7 @@ class RequestCheck:
     def _check_input(self, request: InferRequest, tensor: InputTensor, known: _Input) -> None:
         if tensor.datatype is not known.datatype:
             raise InvalidRequestError(
-                f"{prefix(request)}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', but model "
+                f"{prefix(request)}inference input '{tensor.name}' data-type is '{_named(tensor.datatype)}', but model "
                 f"'{self._model}' expects '{known.datatype.name}'"
             )
         dims = tensor.shape[1:] if self._max_batch_size > 0 else tensor.shape
@@ -130,6 +138,9 @@ class RequestCheck:
     def _count_error(self, request: InferRequest) -> InvalidRequestError:
         got = len(request.inputs)
         names = [tensor.name for tensor in request.inputs]
+        twice = _first_repeated(names)
+        if twice is not None:
+            return InvalidRequestError(f"{prefix(request)}input '{twice}' already exists in request")
         total = len(self._inputs)
         wanted = f"{total}" if self._required == total else f"number of inputs between {self._required} and {total}"
         missing = [name for name in self._inputs if name not in names and name not in self._optional]
@@ -192,6 +203,12 @@ def parse_datatype(name: str) -> Datatype | None:
     return BY_NAME.get(name)
 
 
+def _first_repeated(names: Sequence[str]) -> str | None:
+    if len(set(names)) == len(names):
+        return None
+    return next(name for index, name in enumerate(names) if name in names[:index])
+
+
 def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return len(dims) == len(expected) and all(e in (d, -1) for d, e in zip(dims, expected, strict=True))
 
@@ -201,6 +218,10 @@ def _reshaped(dims: tuple[int, ...], known: _Input) -> tuple[int, ...]:
     assert known.reshape is not None
     variable = iter([d for d, e in zip(dims, known.dims, strict=True) if e == -1])
     return tuple(next(variable) if d == -1 else d for d in known.reshape)
+
+
+def _named(datatype: Datatype) -> str:
+    return "<invalid>" if datatype is Datatype.INVALID else datatype.name
 
 
 def _shape(dims: tuple[int, ...]) -> str:

@@ -180,15 +180,14 @@ class Engine:
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
-        if name and version != LATEST:
-            versions = [self._registry.find(name, version)]
-        elif name:
-            versions = [self._registry.find(name, number) for number in self._registry.versions(name)]
-            if not versions:
-                raise InvalidRequestError(f"requested model '{name}' is not available")
-        else:
-            versions = sorted(self._registry.ready_versions(), key=lambda loaded: (loaded.config.name, loaded.version))
-        return [loaded.statistics() for loaded in versions]
+        serving = sorted(self._registry.ready_versions(), key=lambda loaded: (loaded.config.name, loaded.version))
+        of_model = [loaded for loaded in serving if name in {"", loaded.config.name}]
+        if name and not of_model:
+            raise InvalidRequestError(f"requested model '{name}' is not available")
+        asked = [loaded for loaded in of_model if version in {LATEST, loaded.version}]
+        if name and not asked:
+            raise InvalidRequestError(f"requested model version is not available for model '{name}'")
+        return [loaded.statistics() for loaded in asked]
 
     def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """All models of the repositories with their states."""

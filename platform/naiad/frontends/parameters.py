@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from naiad.errors import InvalidRequestError
+from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
 
 _MAX_UINT64 = (1 << 64) - 1
@@ -40,7 +40,7 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     """Read the `parameters` object of an HTTP inference request.
 
     Raises:
-        InvalidRequestError: For reserved names and for values of the wrong type.
+        InvalidRequestError: For reserved names and for values of the wrong type (malformed, where the name is ours).
     """
     parsed = RequestParameters()
     for name, value in parameters.items():
@@ -71,7 +71,7 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
 
 def _unsigned(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_UINT64:
-        raise InvalidRequestError(
+        raise MalformedRequestError(
             f"Unable to parse '{name}': attempt to access JSON non-unsigned-integer as unsigned-integer"
         )
     return value
@@ -79,5 +79,5 @@ def _unsigned(name: str, value: object) -> int:
 
 def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidRequestError(f"Unable to parse '{name}': attempt to access JSON non-boolean as boolean")
+        raise MalformedRequestError(f"Unable to parse '{name}': attempt to access JSON non-boolean as boolean")
     return value

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import orjson
 
-from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.errors import Code, InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.http.json_tensors import to_bytes
 from naiad.frontends.parameters import RequestParameters, parse_parameters
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
@@ -22,6 +23,8 @@ _MAX_DEPTH = 100
 _MAX_DIMENSIONS = 32
 _BACKSLASH, _QUOTE = b'\\"'
 _OPENING, _CLOSING = b"[{", b"]}"
+_BRACKETS = np.zeros(256, dtype=np.int8)
+_BRACKETS[list(_OPENING)], _BRACKETS[list(_CLOSING)] = 1, -1
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
@@ -99,8 +102,7 @@ def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[Infe
     """
     if len(metadata.inputs) != 1:
         raise InvalidRequestError(
-            "Raw request must only have 1 input (found "
-            f"{len(metadata.inputs)}) to be deduced but got "
+            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
             f"{len(metadata.inputs)} inputs in '{metadata.name}' model configuration"
         )
     tensor = metadata.inputs[0]
@@ -135,24 +137,37 @@ def parse_json(text: Buffer) -> dict[str, Any]:
     Raises:
         InvalidRequestError: If it is none, or is nested deeper than 100 levels.
     """
+    raw = bytes(text)
+    check_depth(raw)
     try:
-        document = orjson.loads(text)
+        document = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:
-        raw = bytes(text)
-        if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
-            check_depth(raw)
-        raise InvalidRequestError(f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}") from None
+        raise MalformedRequestError(
+            f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
+        ) from None
     if not isinstance(document, dict):
-        raise InvalidRequestError("failed to parse the request JSON buffer: it must be an object")
+        raise MalformedRequestError("failed to parse the request JSON buffer: it must be an object")
     return document
 
 
 def check_depth(text: bytes) -> None:
-    """Refuse JSON that is nested too deeply; called where something else is already wrong, so it may take its time.
+    """Refuse JSON that is nested too deeply.
 
     Raises:
         InvalidRequestError: If it is.
     """
+    # Few brackets cannot nest deeply, which two counts tell; many that do not nest, a sum over all bytes does. Only
+    # where brackets in strings may have misled that is each byte looked at.
+    if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and _could_nest_deeply(text):
+        _check_depth_outside_strings(text)
+
+
+def _could_nest_deeply(text: bytes) -> bool:
+    kinds = _BRACKETS[np.frombuffer(text, np.uint8)]
+    return bool(np.cumsum(kinds, dtype=np.int32).max() > _MAX_DEPTH)
+
+
+def _check_depth_outside_strings(text: bytes) -> None:
     depth = 0
     in_string = escaped = False
     for byte in text:
@@ -179,7 +194,7 @@ _NONE = RequestParameters()
 def _parse_id(document: Mapping[str, Any]) -> str:
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
-        raise InvalidRequestError("Unable to parse 'id': attempt to access JSON non-string as string")
+        raise MalformedRequestError("Unable to parse 'id': attempt to access JSON non-string as string")
     return request_id
 
 
@@ -187,7 +202,7 @@ def _parse_outputs(outputs: object, plan: OutputPlan) -> list[str]:
     if outputs is None:
         return []
     if not isinstance(outputs, list):
-        raise InvalidRequestError("Unable to parse 'outputs': attempt to access JSON non-array as array")
+        raise MalformedRequestError("Unable to parse 'outputs': attempt to access JSON non-array as array")
     for output in outputs:
         name = _string(_object(output, "outputs"), "name")
         if name in plan.binary:
@@ -199,25 +214,23 @@ def _parse_outputs(outputs: object, plan: OutputPlan) -> list[str]:
             raise UnsupportedRequestError(f"classification of output '{name}' is not supported by this version")
         binary = parameters.get("binary_data", False)
         if not isinstance(binary, bool):
-            raise InvalidRequestError("Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean")
+            raise MalformedRequestError("Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean")
         plan.binary[name] = binary
     return list(plan.binary)
 
 
 def _parse_inputs(document: Mapping[str, Any], body: memoryview, offset: int, model_name: str) -> list[InputTensor]:
     if "inputs" not in document:
-        raise InvalidRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+        raise MalformedRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
     inputs = document["inputs"]
     if not isinstance(inputs, list):
-        raise InvalidRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
+        raise MalformedRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
     tensors = []
     for entry in inputs:
         tensor, offset = _parse_input(_object(entry, "inputs"), body, offset, model_name)
         tensors.append(tensor)
     if offset != len(body):
-        raise InvalidRequestError(
-            f"unexpected additional input data for model '{model_name}', additional data {len(body) - offset} bytes"
-        )
+        raise InvalidRequestError(f"unexpected additional input data for model '{model_name}'")
     return tensors
 
 
@@ -227,14 +240,14 @@ def _parse_input(entry: Mapping[str, Any], body: memoryview, offset: int, model_
     datatype = BY_NAME.get(type_name)
     shape = _parse_shape(entry)
     if datatype is None:
-        raise InvalidRequestError(f"'datatype' of input '{name}' is not a datatype: '{type_name}'")
+        raise InvalidRequestError(f"invalid datatype for input {name}")
     parameters = _object(entry.get("parameters", {}), "parameters")
     size = parameters.get("binary_data_size")
     _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise InvalidRequestError(
+        raise MalformedRequestError(
             "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer as unsigned-integer"
         )
     end = offset + size
@@ -250,22 +263,22 @@ def _check_one_source(*given: bool) -> None:
         return
     if given[2] and sum(given) == 1:
         raise _shared_memory_is_off()
-    names = ("'data'", "'binary_data_size' in 'parameters'", "'shared_memory_region' in 'parameters'")
+    names = ("'data'", "'binary_data_size'", "'shared_memory_region'")
     found = [name for name, is_given in zip(names, given, strict=True) if is_given]
-    raise InvalidRequestError(_ONE_OF + (f"{' and '.join(found)} are set" if found else "no field is set"))
+    raise InvalidRequestError(_ONE_OF + (f"set {' '.join(found)}" if found else "no field is set"))
 
 
 def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     if "shape" not in entry:
-        raise InvalidRequestError("Unable to parse 'shape': attempt to access non-existing object member 'shape'")
+        raise MalformedRequestError("Unable to parse 'shape': attempt to access non-existing object member 'shape'")
     shape = entry["shape"]
     if not isinstance(shape, list):
-        raise InvalidRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
+        raise MalformedRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
     if len(shape) > _MAX_DIMENSIONS:
         raise InvalidRequestError(f"'shape' has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} can be served")
     for dimension in shape:
         if type(dimension) is not int or dimension < 0 or dimension >> 63:
-            raise InvalidRequestError(
+            raise MalformedRequestError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
     return tuple(shape)
@@ -276,15 +289,15 @@ def _string(entry: Mapping[str, Any], member: str) -> str:
     if isinstance(value, str):
         return value
     if value is None:
-        raise InvalidRequestError(
+        raise MalformedRequestError(
             f"Unable to parse '{member}': attempt to access non-existing object member '{member}'"
         )
-    raise InvalidRequestError(f"Unable to parse '{member}': attempt to access JSON non-string as string")
+    raise MalformedRequestError(f"Unable to parse '{member}': attempt to access JSON non-string as string")
 
 
 def _object(value: object, member: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"Unable to parse '{member}': attempt to access JSON non-object as object")
+        raise MalformedRequestError(f"Unable to parse '{member}': attempt to access JSON non-object as object")
     return value
 
 

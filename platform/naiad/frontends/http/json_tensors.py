@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.errors import Code, InvalidRequestError, NaiadError
+from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
 from naiad.protocol.inference import Buffer, OutputTensor
 
@@ -24,8 +24,8 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     """The bytes of an input given as JSON.
 
     Raises:
-        InvalidRequestError: For FP16 and BF16, and for elements of the wrong JSON type.
-        NaiadError: (INTERNAL) If the number of elements is not that of *shape*.
+        InvalidRequestError: For FP16 and BF16.
+        MalformedRequestError: For elements of the wrong JSON type, and if their number is not that of *shape*.
     """
     if datatype in _WITHOUT_JSON:
         raise InvalidRequestError(
@@ -33,14 +33,14 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
             f"{name}"
         )
     if not isinstance(data, list):
-        raise InvalidRequestError("Unable to parse 'data': attempt to access JSON non-array as array")
+        raise MalformedRequestError("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype is Datatype.BYTES:
         return _strings(data, prod(shape))
-    array = _array(data)
+    array = _array(data, datatype)
     if array.size != prod(shape):
         raise _shape_mismatch()
     if array.size and array.dtype.kind not in _allowed(datatype):
-        raise InvalidRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
+        raise MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
     return array.astype(NUMPY_TYPES[datatype], casting="unsafe").tobytes()
 
 
@@ -82,13 +82,13 @@ def _expected(datatype: Datatype) -> str:
     if datatype is Datatype.BOOL:
         return "non-boolean as boolean"
     if datatype in (Datatype.FP32, Datatype.FP64):
-        return "non-number as number"
+        return "non-number as double"
     if datatype.name.startswith("U"):
         return "non-unsigned-integer as unsigned-integer"
     return "non-signed-integer as signed-integer"
 
 
-def _array(data: list[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]]:
     try:
         array = np.array(data)
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
@@ -98,7 +98,7 @@ def _array(data: list[Any]) -> np.ndarray[Any, np.dtype[Any]]:
         if all(isinstance(item, int) and not isinstance(item, bool) for item in flat):
             # Integers wider than the tensor are silently cut, as the reference does.
             return np.array([item & 0xFFFFFFFFFFFFFFFF for item in flat], dtype=np.uint64)
-        raise InvalidRequestError("Unable to parse 'data': elements must all be of the tensor's datatype")
+        raise MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
     return array
 
 
@@ -114,7 +114,7 @@ def _strings(data: list[Any], expected: int) -> bytes:
     parts = []
     for item in _flatten(data):
         if not isinstance(item, str):
-            raise InvalidRequestError("Unable to parse 'data': attempt to access JSON non-string as string")
+            raise MalformedRequestError("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         encoded = item.encode("utf-8", "surrogatepass")
         parts.append(len(encoded).to_bytes(4, "little"))
         parts.append(encoded)
@@ -123,5 +123,5 @@ def _strings(data: list[Any], expected: int) -> bytes:
     return b"".join(parts)
 
 
-def _shape_mismatch() -> NaiadError:
-    return NaiadError("Unable to parse 'data': Shape does not match true shape of 'data' field", code=Code.INTERNAL)
+def _shape_mismatch() -> MalformedRequestError:
+    return MalformedRequestError("Unable to parse 'data': Shape does not match true shape of 'data' field")

@@ -55,7 +55,6 @@ class Route(NamedTuple):
 _GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
 _FIXED: dict[str, tuple[Endpoint, tuple[str, ...]]] = {
     "/v2": (Endpoint.SERVER_METADATA, _GET),
-    "/v2/": (Endpoint.SERVER_METADATA, _GET),
     "/v2/health/live": (Endpoint.LIVE, _GET),
     "/v2/health/ready": (Endpoint.READY, _GET),
     "/v2/models/stats": (Endpoint.MODEL_STATS, _GET),
