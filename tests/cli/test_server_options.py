@@ -352,6 +352,7 @@ def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [
+        ("--metrics-interval-ms=500.5", "metrics are measured when they are asked for"),
         ("--http-thread-count=8", "one event loop serves all connections"),
         ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
         ("--cuda-memory-pool-byte-size=0:0", "naiad leaves GPUs to the models"),
@@ -409,11 +410,11 @@ def test_the_store_of_environments_is_named_by_flag_then_variable_then_the_users
     assert parse().env_store == tmp_path / "naiad" / "environments"
 
 
-def test_keepalive_flags_become_arguments_of_the_channel():
-    arguments = dict(parse("--grpc-keepalive-time=5", "--grpc-max-connection-age=7").grpc_channel_arguments)
-    assert arguments["grpc.keepalive_time_ms"] == 5
-    assert arguments["grpc.max_connection_age_ms"] == 7
-    assert "grpc.max_connection_age_grace_ms" not in arguments
+def test_flags_of_the_grpc_transport_are_fields_of_their_names():
+    options = parse("--grpc-keepalive-time=5", "--grpc-max-connection-age=7", "--grpc-infer-resp=high")
+    assert (options.grpc_keepalive_time, options.grpc_max_connection_age) == (5, 7)
+    assert options.grpc_infer_response_compression_level == "high"
+    assert options.grpc_keepalive_permit_without_calls is False
 
 
 def test_the_mode_of_vertex_ai_is_warned_of():

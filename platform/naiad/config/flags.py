@@ -46,6 +46,7 @@ def _missing(what: str, instead: str = "", harmless: Callable[[str], bool] = _is
 _NO_GPU = Accepted("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
 _ONE_LOOP = Accepted("one event loop serves all connections: there are no such threads or pools to size")
 _NATIVE = Accepted("naiad runs Python backends only, and this names a directory of native libraries")
+_ON_DEMAND = Accepted("metrics are measured when they are asked for")
 _NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
 _NO_TLS = Accepted("it matters only with --grpc-use-ssl=true, which this version refuses")
 _NO_TRACE = Accepted("it says how to trace, and tracing is not implemented in this version of naiad")
@@ -137,7 +138,6 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
             "Compression of responses.",
             choices=("none", "low", "medium", "high"),
             bad_choice="invalid argument for --grpc_infer_response_compression_level",
-            status=Accepted("responses are sent uncompressed, which every client reads"),
         ),
         Flag("grpc-keepalive-time", _INT, "7200000", "Milliseconds of silence before a ping."),
         Flag("grpc-keepalive-timeout", _INT, "20000", "Milliseconds to wait for a ping's answer."),
@@ -150,15 +150,15 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
             "Milliseconds between pings of an idle client.",
         ),
         Flag("grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."),
-        Flag("grpc-max-connection-age", _INT, "", "Milliseconds a connection may live.", low=1),
-        Flag("grpc-max-connection-age-grace", _INT, "", "Milliseconds its calls then have to end.", low=1),
+        Flag("grpc-max-connection-age", _INT, "0", "Milliseconds a connection may live; 0 is for ever.", low=0),
+        Flag("grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0),
         Flag("grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, status=_RESTRICT),
     ),
     "Metrics": (
         Flag("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus."),
         Flag("metrics-address", _TEXT, "", "Address to listen on; that of HTTP unless given."),
         Flag("metrics-port", _INT, "8002", "Port to listen on.", low=0, high=65535),
-        Flag("metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements of the machine.", low=1),
+        Flag("metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements.", status=_ON_DEMAND),
         Flag("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory."),
         Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
         Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),

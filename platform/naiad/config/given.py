@@ -49,12 +49,6 @@ class GivenFlags:
         assert isinstance(value, int), name
         return value
 
-    def real(self, name: str) -> float:
-        """The value of a flag that takes a number and has a default."""
-        value = self.last(name)
-        assert isinstance(value, int | float), name
-        return float(value)
-
     def switch(self, name: str) -> bool:
         """Whether a flag is on."""
         return bool(self.last(name))

@@ -34,17 +34,6 @@ __all__ = [
 
 DEFAULT_BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
 
-_CHANNEL_ARGUMENTS = {
-    "grpc-keepalive-time": "grpc.keepalive_time_ms",
-    "grpc-keepalive-timeout": "grpc.keepalive_timeout_ms",
-    "grpc-keepalive-permit-without-calls": "grpc.keepalive_permit_without_calls",
-    "grpc-http2-max-pings-without-data": "grpc.http2.max_pings_without_data",
-    "grpc-http2-min-recv-ping-interval-without-data": "grpc.http2.min_ping_interval_without_data_ms",
-    "grpc-http2-max-ping-strikes": "grpc.http2.max_ping_strikes",
-    "grpc-max-connection-age": "grpc.max_connection_age_ms",
-    "grpc-max-connection-age-grace": "grpc.max_connection_age_grace_ms",
-}
-
 
 def parse_options(
     arguments: Sequence[str], *, environ: Mapping[str, str] | None = None, program: str = "tritonserver"
@@ -100,11 +89,18 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         grpc_address=given.text("grpc-address"),
         grpc_port=given.number("grpc-port"),
         reuse_grpc_port=given.switch("reuse-grpc-port"),
-        grpc_channel_arguments=_channel_arguments(given),
+        grpc_infer_response_compression_level=given.text("grpc-infer-response-compression-level"),
+        grpc_keepalive_time=given.number("grpc-keepalive-time"),
+        grpc_keepalive_timeout=given.number("grpc-keepalive-timeout"),
+        grpc_keepalive_permit_without_calls=given.switch("grpc-keepalive-permit-without-calls"),
+        grpc_http2_max_pings_without_data=given.number("grpc-http2-max-pings-without-data"),
+        grpc_http2_min_recv_ping_interval_without_data=given.number("grpc-http2-min-recv-ping-interval-without-data"),
+        grpc_http2_max_ping_strikes=given.number("grpc-http2-max-ping-strikes"),
+        grpc_max_connection_age=given.number("grpc-max-connection-age"),
+        grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),
-        metrics_interval_ms=given.real("metrics-interval-ms"),
         allow_cpu_metrics=given.switch("allow-cpu-metrics"),
         log_verbose=given.number("log-verbose"),
         log_info=given.switch("log-info"),
@@ -122,11 +118,6 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         notices=given.notices(),
         warnings=(*given.warnings(), *_platform_warnings(environ)),
     )
-
-
-def _channel_arguments(given: GivenFlags) -> tuple[tuple[str, int], ...]:
-    values = ((argument, given.last(name)) for name, argument in _CHANNEL_ARGUMENTS.items())
-    return tuple((argument, int(value)) for argument, value in values if value is not None)
 
 
 def _backend_configs(given: GivenFlags) -> BackendConfigs:

@@ -36,7 +36,8 @@ class ServerOptions:
         backend_directories: Where backends are looked for, in order, those that ship with naiad last.
         backend_configs: `--backend-config` by backend; settings for all under "".
         python_settings: The settings of backend `python`, checked.
-        grpc_channel_arguments: The flags of keep-alive and connection age as arguments of a gRPC channel.
+        grpc_max_connection_age: In milliseconds; 0 is for ever.
+        grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
         given: Flags as given, in order, for the log.
         notices: Sentences about flags that were accepted without effect, to be logged.
@@ -64,11 +65,18 @@ class ServerOptions:
     grpc_address: str = "0.0.0.0"  # noqa: S104
     grpc_port: int = 8001
     reuse_grpc_port: bool = False
-    grpc_channel_arguments: tuple[tuple[str, int], ...] = ()
+    grpc_infer_response_compression_level: str = "none"
+    grpc_keepalive_time: int = 7_200_000
+    grpc_keepalive_timeout: int = 20_000
+    grpc_keepalive_permit_without_calls: bool = False
+    grpc_http2_max_pings_without_data: int = 2
+    grpc_http2_min_recv_ping_interval_without_data: int = 300_000
+    grpc_http2_max_ping_strikes: int = 2
+    grpc_max_connection_age: int = 0
+    grpc_max_connection_age_grace: int = 0
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104
     metrics_port: int = 8002
-    metrics_interval_ms: float = 2000
     allow_cpu_metrics: bool = True
     log_verbose: int = 0
     log_info: bool = True
