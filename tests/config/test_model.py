@@ -107,3 +107,7 @@ def test_instances_are_named_as_the_reference_names_them(groups, names):
     config = frozen(f'name: "m" {groups}')
 
     assert [(name, kind.value) for name, kind in instance_names(config)] == names
+
+
+def test_a_number_that_no_datatype_has_is_none_until_the_tensors_are_checked():
+    assert frozen('input { name: "x" data_type: 99 }').inputs[0].datatype is Datatype.INVALID

@@ -153,3 +153,13 @@ def test_broken_json_is_refused_with_what_is_wrong(text, problem):
 
 def test_null_in_json_leaves_a_field_unset():
     assert parse_json('{"max_batch_size": null, "version_policy": null}', "override") == pb.ModelConfig()
+
+
+def test_an_enum_number_that_is_too_large_is_refused():
+    assert (
+        text_error("input { data_type: 99999999999999999999 }") == f"{SOURCE}: Value out of range: 99999999999999999999"
+    )
+
+
+def test_json_that_nests_without_end_is_refused():
+    assert json_error('{"input":' * 100_000) == "override: not a model configuration: nested too deeply"

@@ -179,10 +179,15 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
     return tuple((f"{group.name}_{index}", group.kind) for group in groups for index in range(group.count))
 
 
+def _datatype(number: int) -> Datatype:
+    # proto3 lets any number through; one that no datatype has is refused when the tensors are checked.
+    return Datatype(number) if number in pb.DataType.values() else Datatype.INVALID
+
+
 def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:
     return TensorConfig(
         name=tensor.name,
-        datatype=Datatype(tensor.data_type),
+        datatype=_datatype(tensor.data_type),
         dims=tuple(tensor.dims),
         reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         optional=tensor.optional,
@@ -193,7 +198,7 @@ def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:
 def _freeze_output(tensor: pb.ModelOutput) -> TensorConfig:
     return TensorConfig(
         name=tensor.name,
-        datatype=Datatype(tensor.data_type),
+        datatype=_datatype(tensor.data_type),
         dims=tuple(tensor.dims),
         reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         label_filename=tensor.label_filename,

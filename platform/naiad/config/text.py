@@ -45,6 +45,9 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         raise ConfigError(f"{source}:{line}:{column}: {_clarify_text(str(error))}") from error
+    except ValueError as error:
+        # The number of an enum value that does not fit 32 bits gets past the parser's own checks.
+        raise ConfigError(f"{source}: {error}") from error
     return message
 
 
@@ -60,6 +63,8 @@ def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: not a model configuration: nested too deeply") from error
     return parse_mapping(fields, source)
 
 
