@@ -121,10 +121,11 @@ def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
         "auto-complete-config": "false",
         "backend-directory": "/b2",
         "min-compute-capability": "6.000000",
-        "default-max-batch-size": "4",
         "k": "python",
         "g": "1",
+        "default-max-batch-size": "4",
     }
+    assert list(found.backend_config)[-1] == "default-max-batch-size"
     assert "those of 'x' have no effect on a shared backend" in found.steps[-1].why
 
 

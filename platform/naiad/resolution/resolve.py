@@ -95,14 +95,15 @@ def check_stub_supports(resolution: Resolution, version: str) -> None:
 def _cmdline(settings: ResolutionSettings, backend_dir: Path | None) -> dict[str, str]:
     """What a backend reads as its command line: text alone, in the order in which the reference prints it."""
     directory = settings.backend_directories[0] if backend_dir is None else backend_dir.parent
-    return {
+    cmdline = {
         "auto-complete-config": "true" if settings.auto_complete else "false",
         "backend-directory": str(directory),
         "min-compute-capability": _MIN_COMPUTE_CAPABILITY,
         # A shared backend is run by `python` and reads its settings, not those under its own name.
-        "default-max-batch-size": _DEFAULT_MAX_BATCH_SIZE,
         **effective_settings(settings.backend_configs, PYTHON),
     }
+    cmdline.setdefault("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE)
+    return cmdline
 
 
 def _settings_step(config: ModelConfig, settings: ResolutionSettings) -> Step:
