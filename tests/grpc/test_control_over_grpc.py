@@ -221,7 +221,7 @@ def test_shared_memory_status_is_empty_and_registering_is_refused(client):
         "NOT_FOUND",
         "Unable to find cuda shared memory region: 'r'",
     )
-    sentence = "cannot register region 'r': this server does not take client shared memory; send tensors in the request instead"
+    sentence = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
     assert refused(client.register_system_shared_memory, "r", "/key", 8) == ("UNIMPLEMENTED", sentence)
     assert refused(client.register_cuda_shared_memory, "r", b"aGFuZGxl", 0, 8) == ("UNIMPLEMENTED", sentence)
 

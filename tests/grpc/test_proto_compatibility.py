@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from naiad.frontends.grpc import service_pb2 as ours
@@ -20,7 +23,8 @@ def describe_field(field: FieldDescriptor) -> tuple:
         field.name,
         field.number,
         field.type,
-        field.is_repeated,
+        # `label` is deprecated since `is_repeated` exists (protobuf 6.31).
+        field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED,
         local(referred.full_name) if referred else None,
         field.containing_oneof.name if field.containing_oneof else None,
     )
@@ -66,3 +70,16 @@ def test_health_messages_are_those_of_the_grpc_health_checking_protocol():
     assert ours.HealthCheckRequest(service="x").SerializeToString() == b"\x0a\x01x"
     assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.SERVING).SerializeToString() == b"\x08\x01"
     assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.NOT_SERVING).SerializeToString() == b"\x08\x02"
+
+
+def test_only_the_transport_knows_grpcio():
+    """So that the transport can change; the codec, the service and the streams stay."""
+    package = Path(ours.__file__).parent
+    knowing = {
+        path.name
+        for path in package.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "grpc" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "grpc")
+    }
+    assert knowing == {"server.py"}

@@ -179,29 +179,17 @@ def test_wrong_tensors_are_refused_with_the_references_text(data, text):
     assert error.code is Code.INVALID_ARG
 
 
+DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (
-            message(raws=[], input_parameters={"shared_memory_region": P(string_param="r")}),
-            (
-                "tensor 'INPUT0' names a shared memory region, and this server does not take client shared memory; "
-                "send the tensor in the request instead"
-            ),
-        ),
-        (
-            message(outputs={"O": {"shared_memory_region": P(string_param="r")}}),
-            (
-                "tensor 'O' names a shared memory region, and this server does not take client shared memory; "
-                "send the tensor in the request instead"
-            ),
-        ),
+        (message(raws=[], input_parameters={"shared_memory_region": P(string_param="r")}), DISABLED),
+        (message(outputs={"O": {"shared_memory_region": P(string_param="r")}}), DISABLED),
         (
             message(outputs={"O": {"classification": P(int64_param=2)}}),
-            (
-                "output 'O' is asked for as classification, which this server does not do; "
-                "ask for the tensor and sort it in the client"
-            ),
+            "classification of output 'O' is not supported by this version",
         ),
     ],
 )
@@ -209,6 +197,12 @@ def test_what_is_not_done_is_said_to_be_unsupported(data, text):
     error = refusal(data)
     assert error.message == text
     assert error.code is Code.UNSUPPORTED
+
+
+def test_an_output_asked_for_twice_is_refused():
+    request = wire.ModelInferRequest(model_name="m", outputs=[{"name": "A"}, {"name": "B"}, {"name": "A"}])
+    error = refusal(request.SerializeToString())
+    assert (error.message, error.code) == ("output 'A' already exists in request", Code.INVALID_ARG)
 
 
 def test_reserved_parameters_become_fields_and_others_go_to_the_model():

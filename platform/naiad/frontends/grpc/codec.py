@@ -28,7 +28,10 @@ from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputT
 MAX_MESSAGE_SIZE = 2**31 - 1
 """gRPC's own limit, and the reference's."""
 
-_CUT_RAW_FROM = 16 * 1024
+SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+"""SRV src/shared_memory_manager.cc."""
+
+_CUT_RAW_FROM = 64 * 1024
 """Messages from this size have their raw tensors cut out before protobuf sees them; for smaller ones a walk over the
 fields in Python costs more than protobuf's two copies."""
 
@@ -90,7 +93,6 @@ def decode_request(message: InferMessage, version: int) -> tuple[InferRequest, b
         model_version=version,
         inputs=(),
         request_id=body.id,
-        requested_outputs=[output.name for output in body.outputs] if body.outputs else (),
     )
     enable_empty_final = False
     if body.parameters:
@@ -102,9 +104,8 @@ def decode_request(message: InferMessage, version: int) -> tuple[InferRequest, b
         request.timeout_us = decoded.timeout_us
         enable_empty_final = decoded.enable_empty_final
     request.inputs = _decode_inputs(body, message.raw)
-    for output in body.outputs:
-        if output.parameters:
-            _check_output_parameters(output.name, output.parameters)
+    if body.outputs:
+        request.requested_outputs = _decode_outputs(body)
     return request, enable_empty_final
 
 
@@ -135,6 +136,17 @@ def _decode_inputs(body: ModelInferRequest, raw: Any) -> list[InputTensor]:
     return inputs
 
 
+def _decode_outputs(body: ModelInferRequest) -> list[str]:
+    names: list[str] = []
+    for output in body.outputs:
+        if output.name in names:
+            raise InvalidRequestError(f"output '{output.name}' already exists in request")
+        names.append(output.name)
+        if output.parameters:
+            _check_output_parameters(output.name, output.parameters)
+    return names
+
+
 def _refuse_shared_memory(tensor_name: str, given: Mapping[str, InferParameter]) -> None:
     for key, expected in (
         ("shared_memory_region", "string_param"),
@@ -146,10 +158,7 @@ def _refuse_shared_memory(tensor_name: str, given: Mapping[str, InferParameter])
                 f"invalid value type for '{key}' parameter for tensor '{tensor_name}', expected {expected}."
             )
     if "shared_memory_region" in given:
-        raise UnsupportedRequestError(
-            f"tensor '{tensor_name}' names a shared memory region, and this server does not take client shared "
-            "memory; send the tensor in the request instead"
-        )
+        raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)
 
 
 def _check_output_parameters(output_name: str, given: Mapping[str, InferParameter]) -> None:
@@ -161,10 +170,7 @@ def _check_output_parameters(output_name: str, given: Mapping[str, InferParamete
         raise InvalidRequestError("invalid value type for 'classification' parameter, expected int64_param")
     if classification.int64_param <= 0:
         raise InvalidRequestError("invalid value for 'classification' parameter, expected >= 1")
-    raise UnsupportedRequestError(
-        f"output '{output_name}' is asked for as classification, which this server does not do; "
-        "ask for the tensor and sort it in the client"
-    )
+    raise UnsupportedRequestError(f"classification of output '{output_name}' is not supported by this version")
 
 
 def encode_response(response: InferResponse) -> bytes:

@@ -12,7 +12,6 @@ from naiad.frontends.grpc.gate import Gate
 from naiad.protocol.inference import InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
-_NO_SHARED_MEMORY = "this server does not take client shared memory; send tensors in the request instead"
 
 
 class SingleResponse:
@@ -146,10 +145,11 @@ class InferenceService:
         return pb.SystemSharedMemoryStatusResponse()
 
     async def system_shared_memory_register(
-        self, request: pb.SystemSharedMemoryRegisterRequest
+        self,
+        request: pb.SystemSharedMemoryRegisterRequest,  # noqa: ARG002
     ) -> pb.SystemSharedMemoryRegisterResponse:
         """Refused."""
-        raise UnsupportedRequestError(f"cannot register region '{request.name}': {_NO_SHARED_MEMORY}")
+        raise UnsupportedRequestError(codec.SHARED_MEMORY_IS_OFF)
 
     async def system_shared_memory_unregister(
         self,
@@ -167,10 +167,11 @@ class InferenceService:
         return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
-        self, request: pb.CudaSharedMemoryRegisterRequest
+        self,
+        request: pb.CudaSharedMemoryRegisterRequest,  # noqa: ARG002
     ) -> pb.CudaSharedMemoryRegisterResponse:
         """Refused."""
-        raise UnsupportedRequestError(f"cannot register region '{request.name}': {_NO_SHARED_MEMORY}")
+        raise UnsupportedRequestError(codec.SHARED_MEMORY_IS_OFF)
 
     async def cuda_shared_memory_unregister(
         self,

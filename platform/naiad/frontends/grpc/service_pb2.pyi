@@ -6,7 +6,7 @@ KServe v2 inference over gRPC with Triton's extensions, and the standard health 
 Wire-compatible with what tritonclient speaks: names of fields, numbers and types are those of the reference
 (`tests/grpc/test_proto_compatibility.py` compares the descriptors). The package has a name of its own, because
 tritonclient registers `inference.*` and both must fit into one process; on the wire the services are called
-`inference.GRPCInferenceService` and `grpc.health.v1.Health` all the same (`methods.py`).
+`inference.GRPCInferenceService` and `grpc.health.v1.Health` all the same (`server.py`).
 
 Regenerate with `make proto`.
 """
