@@ -1,6 +1,7 @@
 """The reference's text of a model's exception: type, message, and the model's frames from the innermost outwards.
 
-The expected texts were read off Triton 2.51 with the same models, save where a test says otherwise.
+The shape (frames, order, indent, `<EMPTY MESSAGE>`, no frames for a call with wrong arguments) was read off Triton 2.51
+with models like the one below; where we say more than it does, the test says so.
 """
 
 import sys
@@ -181,6 +182,8 @@ def test_the_traceback_begins_in_the_model_and_keeps_causes(texts_of, model):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with 3.11")
 def test_notes_are_told(texts_of):
+    """Triton 2.51 leaves them out; they are written to be read."""
+
     def raise_with_notes():
         error = ValueError("x")
         error.add_note("one")
