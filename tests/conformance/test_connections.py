@@ -1,0 +1,152 @@
+"""What a connection survives and what ends it: HTTP/1.1 as clients and proxies speak it, over plain sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+
+import pytest
+from conformance.running import MODELS
+from support.server import ServerProcess
+
+INFER = "/v2/models/add_sub/infer"
+BODY = json.dumps(
+    {"inputs": [{"name": n, "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]} for n in ("INPUT0", "INPUT1")]}
+).encode()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    work = tmp_path_factory.mktemp("connections")
+    repository = work / "repository"
+    repository.mkdir()
+    (repository / "add_sub").symlink_to(MODELS / "add_sub")
+    with ServerProcess(repository, work=work) as running:
+        yield running
+
+
+class Client:
+    """A plain socket that sends what it is told and reads whole answers."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.incoming = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def read_answer(self) -> tuple[int, bytes]:
+        """Status and body of the next answer."""
+        status = int(self.incoming.readline().split()[1])
+        headers = http.client.parse_headers(self.incoming)
+        return status, self.incoming.read(int(headers.get("Content-Length", "0")))
+
+    def is_ended_by_server(self) -> bool:
+        try:
+            return self.incoming.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.incoming.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def client(server):
+    with contextlib.closing(Client(server.http_port)) as each:
+        yield each
+
+
+def request(
+    path: str = INFER, *, body: bytes = BODY, method: str = "POST", version: str = "1.1", headers: str = ""
+) -> bytes:
+    return f"{method} {path} HTTP/{version}\r\nHost: h\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+def sums(answer: tuple[int, bytes]) -> list[float]:
+    status, body = answer
+    assert status == 200, body
+    return json.loads(body)["outputs"][0]["data"]
+
+
+def test_pipelined_requests_are_answered_in_their_order(client):
+    """The second is answered at once, the first only by the model; a client would take one for the other."""
+    client.send(request() + request("/v2/nothing") + request())
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+    assert client.read_answer()[0] == 404
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("wrong", [b"{}", b"no JSON", BODY.replace(b"FP32", b"INT8")], ids=["empty", "no JSON", "type"])
+def test_connection_goes_on_after_a_refused_request(client, wrong):
+    client.send(request(body=wrong))
+    assert client.read_answer()[0] in {400, 500}
+    client.send(request())
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_request_may_arrive_byte_by_byte(client):
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in request():
+        client.send(bytes([byte]))
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_client_that_waits_for_100_continue_is_told_to_go_on(client):
+    """curl asks before it sends a large body, and waits a second where nobody answers."""
+    head, _, body = request(headers="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    assert client.incoming.readline() == b"HTTP/1.1 100 Continue\r\n"
+    assert client.incoming.readline() == b"\r\n"
+    client.send(body)
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("how", [{"version": "1.0"}, {"headers": "Connection: close\r\n"}], ids=["1.0", "close"])
+def test_connection_ends_after_its_answer_where_the_client_says_so(client, how):
+    client.send(request(**how))
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+    assert client.is_ended_by_server()
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"\x16\x03\x01 this is TLS\r\n\r\n", {400}),
+        (request(headers=f"X: {'a' * 200_000}\r\n"), {431, 400}),
+        (request(headers="Content-Length: 3\r\n"), {400}),
+        (request(headers="Transfer-Encoding: chunked\r\n"), {400}),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", {400, 404}),
+    ],
+    ids=["TLS", "a huge header", "two lengths", "a length and chunks", "a chunk of no length"],
+)
+def test_malformed_request_is_refused_and_its_connection_ended(server, client, sent, statuses):
+    """After it nobody knows where the next request begins (two lengths: request smuggling), so there is none."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.send(sent)
+    assert client.read_answer()[0] in statuses
+    assert client.is_ended_by_server()
+    assert server.get("/v2/health/live").status == 200
+
+
+def test_client_that_leaves_amid_its_body_costs_nobody_else(server):
+    for _ in range(20):
+        with contextlib.closing(Client(server.http_port)) as leaving:
+            leaving.send(request()[:-10])
+    assert server.post(INFER, BODY).status == 200
+
+
+def test_client_that_leaves_before_its_answer_costs_nobody_else(server):
+    for _ in range(20):
+        with contextlib.closing(Client(server.http_port)) as leaving:
+            leaving.send(request())
+    assert server.post(INFER, BODY).status == 200
+    assert server.get("/v2/models/add_sub/ready").status == 200
+
+
+def test_query_is_no_part_of_the_path(client):
+    client.send(request("/v2/health/live?verbose=1", method="GET", body=b""))
+    assert client.read_answer() == (200, b"")
