@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import sys
 import tarfile
 
 import pytest
 
 from bench import cases, environment, perf, report, repository
+from bench.profile import per_request
 from bench.reference import install
 from bench.results import OURS, THEIRS, Results
 from bench.servers import Program
@@ -111,3 +114,19 @@ def test_servers_inherit_no_python_settings_of_this_shell(tmp_path, monkeypatch)
     environ = Program("naiad", [sys.executable], {"A": "b"}).child_environ(tmp_path)
     assert not [name for name in environ if name.startswith("PYTHON")]
     assert (environ["XDG_CACHE_HOME"], environ["A"]) == (str(tmp_path), "b")
+
+
+def test_profile_counts_what_ran_for_requests_and_leaves_out_the_start():
+    def answer():
+        return sum(range(50))
+
+    def start():
+        return sorted(range(50))
+
+    profile = cProfile.Profile()
+    profile.runcall(start)
+    for _ in range(10):
+        profile.runcall(answer)
+    entries = per_request(pstats.Stats(profile), 10)
+    assert any(name.endswith(" answer") for name in entries)
+    assert not any(name.endswith(" start") for name in entries)
