@@ -22,7 +22,8 @@ def server(tmp_path_factory):
     work = tmp_path_factory.mktemp("connections")
     repository = work / "repository"
     repository.mkdir()
-    (repository / "add_sub").symlink_to(MODELS / "add_sub")
+    for model in ("add_sub", "identity_fp32"):
+        (repository / model).symlink_to(MODELS / model)
     with ServerProcess(repository, work=work) as running:
         yield running
 
@@ -150,3 +151,29 @@ def test_client_that_leaves_before_its_answer_costs_nobody_else(server):
 def test_query_is_no_part_of_the_path(client):
     client.send(request("/v2/health/live?verbose=1", method="GET", body=b""))
     assert client.read_answer() == (200, b"")
+
+
+def test_path_may_come_with_scheme_and_host(client):
+    """Servers must take the form that clients of a proxy send (RFC 9112, 3.2.2)."""
+    client.send(request("http://h:8000/v2/health/live", method="GET", body=b""))
+    assert client.read_answer() == (200, b"")
+
+
+def test_slow_reader_gets_its_own_answer_while_others_are_served(server):
+    """The answer is written from the guest's memory, which must not be given away before the last byte has left."""
+    size = 32 << 20  # more than the kernel keeps for a connection
+
+    def raw(fill: bytes) -> bytes:
+        path, header = "/v2/models/identity_fp32/infer", "Inference-Header-Content-Length: 0\r\n"
+        return request(path, body=fill * size, headers=header)
+
+    with contextlib.closing(Client(server.http_port)) as slow:
+        slow.send(raw(b"\x01"))
+        slow.incoming.peek(1)  # its answer has begun, and most of it finds no room on the way
+        with contextlib.closing(Client(server.http_port)) as quick:
+            for fill in (b"\x02", b"\x03", b"\x04"):
+                quick.send(raw(fill))
+                assert quick.read_answer()[1][-size:] == fill * size
+        status, body = slow.read_answer()
+    assert status == 200
+    assert body[-size:] == b"\x01" * size

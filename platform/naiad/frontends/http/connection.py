@@ -248,6 +248,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         if self._is_closing:
             return
         path, _, _ = self._url.partition(b"?")
+        if not path.startswith(b"/"):  # as clients of a proxy send it: http://host/path
+            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
         request = Request(self._method, path, self._headers, body, keep_alive)
         if self._current is None and not self._ahead:
             self._next(request)
