@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
 ROUNDS, WINDOW = 3, 1.2
-QUICK_ROUNDS, QUICK_WINDOW = 1, 0.4
+QUICK_ROUNDS, QUICK_WINDOW = 1, 0.3
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ PROTOCOLS = ("http", "grpc")
 # Enough clients to keep both cores busy with one instance; more would only lengthen the queue.
 IDENTITY_CLIENTS = 4
 # A window must hold many whole requests, and 16 MB take a tenth of a second each.
-STRETCH = {"16MB": 4}
+STRETCH = {"16MB": 3}
 COPIES = (1, 20)
 
 LOADS: dict[str, Load] = {
