@@ -1,0 +1,69 @@
+"""Content digests of archives, read once per content: remembered by path, size, mtime and inode."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+from naiad.environments import jsonfile
+from naiad.environments.progress import Meter, Reporter
+from naiad.errors import ExecutionEnvironmentError
+
+_log = logging.getLogger("naiad.environments")
+_CHUNK = 4 * 1024 * 1024
+
+
+def fingerprint(path: Path) -> list[int]:
+    """What changes when a file is written or replaced. Nanoseconds, because two builds fit into one second.
+
+    Raises:
+        ExecutionEnvironmentError: If the file is not there.
+    """
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot read the execution environment {path}: {error.strerror or error}"
+        ) from error
+    return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
+
+
+def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -> str:
+    """The SHA-256 of a file as hexadecimal digits; read only if *index* does not know this state of it.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read, or changes while it is read.
+    """
+    before = fingerprint(path)
+    file = index / jsonfile.name_for(str(path))
+    known = jsonfile.read(file)
+    if known is not None and known.get("fingerprint") == before and isinstance(known.get("digest"), str):
+        return str(known["digest"])
+    digest = _read(path, Meter(reporter, step="reading", label=label, path=path, total=before[2]))
+    if fingerprint(path) != before:
+        raise ExecutionEnvironmentError(
+            f"the execution environment {path} changed while it was read; put archives in place with a rename "
+            "(`mv`) from beside them, then load the model again"
+        )
+    try:
+        jsonfile.write(file, {"path": os.fspath(path), "fingerprint": before, "digest": digest})
+    except OSError as error:
+        _log.debug("cannot remember the digest of %s: %s", path, error)
+    return digest
+
+
+def _read(path: Path, meter: Meter) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(_CHUNK):
+                digest.update(data)
+                meter.advance(len(data))
+    except OSError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot read the execution environment {path}: {error.strerror or error}"
+        ) from error
+    meter.finish()
+    return digest.hexdigest()

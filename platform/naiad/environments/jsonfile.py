@@ -1,0 +1,43 @@
+"""Small JSON files that remember what was dear to find out. Losing one costs time, never correctness."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The object in the file, or None if it is absent, unreadable or not a JSON object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """Write the file in one step: readers see the old object or the new one, never half of either.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 - both names belong to this function
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def name_for(key: str) -> str:
+    """A file name for what is known about *key*, which may hold any character."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40] + ".json"

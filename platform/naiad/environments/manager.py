@@ -1,0 +1,180 @@
+"""From what a model names as its environment to an interpreter that is known to work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import site
+import sys
+import sysconfig
+import threading
+from functools import partial
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.environments.interpreters import find_interpreter
+from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
+from naiad.environments.probe import Interpreter, ask_remembered
+from naiad.environments.progress import LogReporter, Reporter
+from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.store import Store
+from naiad.environments.versions import matches, version_text
+from naiad.errors import ExecutionEnvironmentError
+
+_log = logging.getLogger("naiad.environments")
+
+
+class EnvironmentManager:
+    """Prepares environments; one per server. Every method may be called from any thread.
+
+    Args:
+        store_root: Folder of the store, made when first needed.
+        reporter: Whoever shows progress; the log if None.
+    """
+
+    def __init__(self, store_root: Path, *, reporter: Reporter | None = None) -> None:
+        self._root = store_root.expanduser().absolute()
+        self._store = Store(self._root, reporter or LogReporter())
+        self._sweep_once = threading.Lock()
+        self._swept = False
+
+    @property
+    def store_root(self) -> Path:
+        """The store's folder."""
+        return self._root
+
+    def prepare(self, source: Path | None, *, python: SpecifierSet | None = None, label: str = "") -> ReadyEnvironment:
+        """Make an environment ready to start guests in. Blocks; an archive new to the store takes seconds.
+
+        Args:
+            source: An archive or a directory; None for an interpreter of the machine, the host's own if it will do.
+            python: Versions the model asks for.
+            label: The model's name, for the log.
+
+        Raises:
+            ExecutionEnvironmentError: If there is no such environment, or it cannot be used here.
+        """
+        if source is None:
+            return self._of_machine(python)
+        # Resolved: a link that is turned to the next release must not change what running guests restart into.
+        path = Path(os.path.realpath(source))
+        if not path.exists():
+            raise _missing(source, path)
+        ready = self._directory(path) if path.is_dir() else self._archive(path, label)
+        if not matches(python, ready.version):
+            raise ExecutionEnvironmentError(
+                f"the execution environment {source} has Python {version_text(ready.version)}, but "
+                f"{f'model {label!r}' if label else 'the model'} asks for Python {python}; "
+                "give it an environment of that version, or change what it asks for"
+            )
+        return ready
+
+    def _of_machine(self, python: SpecifierSet | None) -> ReadyEnvironment:
+        host = host_environment(self._root)
+        if matches(python, host.version):
+            return host
+        assert python is not None
+        found = find_interpreter(python, self._root / "interpreters")
+        return self._ready(found, source=None, prefix=found.prefix, library_path=None)
+
+    def _directory(self, path: Path) -> ReadyEnvironment:
+        """A conda environment, a venv or the like, used where it is; never written to."""
+        where = f"the execution environment {path}"
+        python = require_interpreter(path, where=where)
+        asking = partial(ask_remembered, cache=self._root / "interpreters")
+        try:
+            found, library_path = ask_with_libraries(python, path, asking)
+        except ExecutionEnvironmentError as error:
+            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+        require_numpy(found, where=where)
+        return self._ready(found, source=path, prefix=path, library_path=library_path)
+
+    def _archive(self, path: Path, label: str) -> ReadyEnvironment:
+        self._sweep()
+        stored = self._store.ensure(path, label)
+        found = stored.interpreter
+        return ReadyEnvironment(
+            source=path,
+            prefix=stored.prefix,
+            python=found.python,
+            version=found.version,
+            cache_tag=found.cache_tag,
+            abi=found.abi,
+            numpy_version=found.numpy,
+            digest=stored.digest,
+            bytecode=stored.bytecode,
+            library_path=stored.library_path,
+        )
+
+    def _sweep(self) -> None:
+        """Clean up after crashes once, before the first archive; a server without archives touches no store."""
+        with self._sweep_once:
+            if not self._swept:
+                self._store.sweep()
+                self._swept = True
+
+    def _ready(
+        self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None
+    ) -> ReadyEnvironment:
+        return ReadyEnvironment(
+            source=source,
+            prefix=prefix,
+            python=found.python,
+            version=found.version,
+            cache_tag=found.cache_tag,
+            abi=found.abi,
+            numpy_version=found.numpy,
+            bytecode=None if found.has_bytecode else self._root / "bytecode",
+            library_path=library_path,
+        )
+
+
+def host_environment(store_root: Path) -> ReadyEnvironment:
+    """The interpreter that runs this server, with all packages installed next to naiad. Starts nothing."""
+    numpy = importlib.util.find_spec("numpy")
+    has_bytecode = numpy is not None and numpy.cached is not None and Path(numpy.cached).exists()
+    return ReadyEnvironment(
+        source=None,
+        prefix=Path(sys.prefix),
+        python=Path(sys.executable),
+        version=sys.version_info[:3],
+        cache_tag=sys.implementation.cache_tag or "",
+        abi=str(sysconfig.get_config_var("SOABI") or ""),
+        numpy_version=importlib.metadata.version("numpy"),
+        is_host=True,
+        bytecode=None if has_bytecode else store_root / "bytecode",
+        user_site=_lives_in_user_site(numpy.origin if numpy else None),
+    )
+
+
+def check_supported(environment: ReadyEnvironment, supported: SpecifierSet, *, stub: str = "the stub") -> None:
+    """Refuse an environment whose Python a stub does not support, before anything is started.
+
+    Raises:
+        ExecutionEnvironmentError: Names both versions.
+    """
+    if not matches(supported, environment.version):
+        raise ExecutionEnvironmentError(
+            f"{environment} cannot run {stub}: it supports Python {supported}, "
+            f"the environment has Python {version_text(environment.version)}"
+        )
+
+
+def _lives_in_user_site(origin: str | None) -> bool:
+    """Whether the host itself depends on the user's site: then its guests do."""
+    if not site.ENABLE_USER_SITE or origin is None:
+        return False
+    return Path(origin).is_relative_to(site.getusersitepackages())
+
+
+def _missing(source: Path, path: Path) -> ExecutionEnvironmentError:
+    """The reference's sentence, then what it leaves out."""
+    nearest = next((parent for parent in path.parents if parent.exists()), path.parent)
+    return ExecutionEnvironmentError(
+        f"Failed to get the canonical path for {source}. There is no such file or directory "
+        f"({path}; {nearest} exists); EXECUTION_ENV_PATH is an absolute path, or begins with "
+        "$$TRITON_MODEL_DIRECTORY"
+    )

@@ -1,0 +1,113 @@
+"""Telling people how far a long step is: events for whoever shows them, throttled at the source."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+_log = logging.getLogger("naiad.environments")
+
+# Often enough for a progress bar to look alive, seldom enough to cost nothing.
+_EVENT_INTERVAL = 0.2
+_LOG_INTERVAL = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one step is.
+
+    Attributes:
+        step: What is being done: `reading` or `unpacking`.
+        label: The model it is done for, empty if for none.
+        path: The archive.
+        done: Bytes of the archive dealt with.
+        total: Bytes of the archive.
+        seconds: Time since the step began.
+        finished: Whether this is the step's last event.
+    """
+
+    step: str
+    label: str
+    path: Path
+    done: int
+    total: int
+    seconds: float
+    finished: bool
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far."""
+        return self.done / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        share = 100 if self.total == 0 else min(100, self.done * 100 // self.total)
+        who = f" for '{self.label}'" if self.label else ""
+        return (
+            f"{self.step} {self.path}{who}: {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB "
+            f"({share} %), {self.rate / 1e6:.1f} MB/s"
+        )
+
+
+class Reporter(Protocol):
+    """Whoever shows progress. Called from the thread that does the work; must not block or raise."""
+
+    def progress(self, event: Progress) -> None:
+        """Take note of one event."""
+
+
+class LogReporter:
+    """Writes a line every few seconds, and one at the end of a step that took long enough to wonder about."""
+
+    def __init__(self) -> None:
+        self._last: dict[Path, float] = {}
+
+    def progress(self, event: Progress) -> None:
+        """Log the event if the last line about this archive is old enough."""
+        if event.finished:
+            self._last.pop(event.path, None)
+            level = logging.INFO if event.seconds >= 1 else logging.DEBUG
+            _log.log(level, "done %s", event)
+        elif event.seconds - self._last.get(event.path, 0.0) >= _LOG_INTERVAL:
+            self._last[event.path] = event.seconds
+            _log.info("%s", event)
+
+
+class Meter:
+    """Counts one step and passes events on at a bearable rate."""
+
+    def __init__(self, reporter: Reporter, *, step: str, label: str, path: Path, total: int) -> None:
+        self._reporter = reporter
+        self._step = step
+        self._label = label
+        self._path = path
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._last = self._began
+
+    def advance(self, count: int) -> None:
+        """Note that so many more bytes are dealt with."""
+        self._done += count
+        now = time.monotonic()
+        if now - self._last >= _EVENT_INTERVAL:
+            self._last = now
+            self._emit(now, finished=False)
+
+    def finish(self) -> None:
+        """Note that the step is over."""
+        self._emit(time.monotonic(), finished=True)
+
+    def _emit(self, now: float, *, finished: bool) -> None:
+        event = Progress(
+            step=self._step,
+            label=self._label,
+            path=self._path,
+            done=self._done,
+            total=self._total,
+            seconds=now - self._began,
+            finished=finished,
+        )
+        self._reporter.progress(event)

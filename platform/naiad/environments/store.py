@@ -1,0 +1,294 @@
+"""Unpacked archives, addressed by content, shared by every server of a user on this machine.
+
+    <root>/<sha256>/env/...        the environment; what conda-pack left open is fixed for this very path
+    <root>/<sha256>/ready.json     written last, by rename: what is in `env` is complete
+    <root>/<sha256>/bytecode/      bytecode of an environment that came without
+    <root>/locks/<sha256>.lock     held while an entry is made
+    <root>/staging/<sha256>.*/     an archive being unpacked, on the same file system
+    <root>/index/, interpreters/   small facts worth remembering
+
+Whoever holds an entry's lock is the only one that makes or removes it; a folder without `ready.json` whose lock is
+free was left by a crash. The lock, not a process id, tells: ids are reused, and differ between containers that share
+a store. An entry is never changed once it is ready, and a changed archive is another entry, so guests keep running.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from naiad.environments import jsonfile
+from naiad.environments.archive import unpack
+from naiad.environments.digest import digest_of, fingerprint
+from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
+from naiad.environments.probe import Interpreter, ask
+from naiad.environments.progress import Reporter
+from naiad.errors import ExecutionEnvironmentError
+
+_log = logging.getLogger("naiad.environments")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FORMAT = 1
+# Rewriting the prefixes of a large environment reads every text file of it.
+_UNPACK_SCRIPT_LIMIT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One ready entry.
+
+    Attributes:
+        digest: Its name.
+        prefix: The environment's folder.
+        interpreter: What its interpreter said.
+        library_path: Folder its interpreter needs in LD_LIBRARY_PATH, None normally.
+        bytecode: Folder for its bytecode, None if it brought its own.
+    """
+
+    digest: str
+    prefix: Path
+    interpreter: Interpreter
+    library_path: Path | None
+    bytecode: Path | None
+
+
+class Store:
+    """The store below one folder; any number of threads and processes may use one at a time."""
+
+    def __init__(self, root: Path, reporter: Reporter) -> None:
+        self.root = root
+        self._reporter = reporter
+
+    def ensure(self, archive: Path, label: str = "") -> Stored:
+        """The entry for an archive's content, made now if there is none.
+
+        Raises:
+            ExecutionEnvironmentError: If the archive cannot be used; nothing of it stays then.
+        """
+        digest = digest_of(archive, self.root / "index", reporter=self._reporter, label=label)
+        known = self._ready(digest)
+        if known is not None:
+            return known
+        with self._locked(digest, label):
+            # Whoever had the lock before may have done the work.
+            known = self._ready(digest)
+            return known if known is not None else self._make(archive, digest, label)
+
+    def sweep(self) -> None:
+        """Remove what crashes left: half-made entries and staging folders that nobody is working on."""
+        for name in sorted(self._leftovers()):
+            lock = self._lock(name)
+            try:
+                with lock.acquire(timeout=0):
+                    for path in self._half_made(name):
+                        _log.info("removing %s, left by an interrupted unpacking", path)
+                        shutil.rmtree(path, ignore_errors=True)
+            except Timeout:
+                continue  # being made right now
+            except OSError as error:
+                _log.warning("cannot clean up %s in %s: %s", name, self.root, error)
+
+    def _leftovers(self) -> set[str]:
+        entries = {path.name for path in _children(self.root) if not (path / "ready.json").exists()}
+        staged = {path.name.partition(".")[0] for path in _children(self.root / "staging")}
+        return {name for name in entries | staged if _DIGEST.fullmatch(name)}
+
+    def _half_made(self, digest: str) -> list[Path]:
+        """What of a digest is not ready. Only with its lock held is that a leftover."""
+        entry = self.root / digest
+        half = [entry] if entry.exists() and self._ready(digest) is None else []
+        return half + [path for path in _children(self.root / "staging") if path.name.startswith(f"{digest}.")]
+
+    def _lock(self, digest: str) -> FileLock:
+        locks = self.root / "locks"
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+        # thread_local=False: each use has its own object, and a lock file of a removed entry must stay, or two
+        # processes could hold "the" lock on two different files of one name.
+        return FileLock(locks / f"{digest}.lock", thread_local=False)
+
+    @contextmanager
+    def _locked(self, digest: str, label: str) -> Iterator[None]:
+        lock = self._lock(digest)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            _log.info("waiting for the environment%s: it is being unpacked already", f" of '{label}'" if label else "")
+            lock.acquire()
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _ready(self, digest: str) -> Stored | None:
+        entry = self.root / digest
+        record = jsonfile.read(entry / "ready.json")
+        if record is None or record.get("format") != _FORMAT:
+            return None
+        try:
+            prefix = entry / record["prefix"]
+            interpreter = Interpreter.from_json(
+                {**record["interpreter"], "python": str(prefix / record["python"]), "prefix": str(prefix)}
+            )
+            needs_library = bool(record["needs_library_path"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        if not interpreter.python.exists():
+            return None  # somebody cleaned up by hand
+        return Stored(
+            digest,
+            prefix,
+            interpreter,
+            prefix / "lib" if needs_library else None,
+            None if interpreter.has_bytecode else entry / "bytecode",
+        )
+
+    def _make(self, archive: Path, digest: str, label: str) -> Stored:
+        for path in self._half_made(digest):
+            shutil.rmtree(path, ignore_errors=True)
+        entry = self.root / digest
+        began = time.monotonic()
+        _log.info("unpacking the environment %s%s", archive, f" for '{label}'" if label else "")
+        try:
+            staged = self._stage(archive, digest, label)
+            staged.rename(entry)
+            self._finish(archive, digest)
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+        finally:
+            if self._ready(digest) is None:
+                shutil.rmtree(entry, ignore_errors=True)
+        stored = self._ready(digest)
+        assert stored is not None
+        _log.info("environment %s is ready after %.1f s: %s", archive, time.monotonic() - began, stored.interpreter)
+        return stored
+
+    def _stage(self, archive: Path, digest: str, label: str) -> Path:
+        """Unpack and check beside the final place; returns the folder that becomes the entry."""
+        staging = self.root / "staging"
+        staging.mkdir(parents=True, exist_ok=True)
+        before = fingerprint(archive)
+        staged = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=staging))
+        try:
+            folder = staged / "env"
+            folder.mkdir()
+            unpack(archive, folder, reporter=self._reporter, label=label)
+            if fingerprint(archive) != before:
+                raise ExecutionEnvironmentError(
+                    f"the execution environment {archive} changed while it was unpacked; load the model again"
+                )
+            require_interpreter(_environment_in(folder), where=f"the execution environment {archive}")
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        staged.chmod(0o755)
+        return staged
+
+    def _finish(self, archive: Path, digest: str) -> None:
+        """Fix prefixes at the final place, ask the interpreter, and say that the entry is ready."""
+        entry = self.root / digest
+        where = f"the execution environment {archive}"
+        prefix = _environment_in(entry / "env")
+        python = require_interpreter(prefix, where=where)
+        bytecode = entry / "bytecode"
+        try:
+            _fix_prefixes(prefix, python)
+            found, library_path = ask_with_libraries(python, prefix, ask)
+            if not found.has_bytecode:
+                # Once more, to keep the bytecode of what every guest imports: the first one then starts warm.
+                ask(python, library_path=library_path, bytecode=bytecode)
+        except ExecutionEnvironmentError as error:
+            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+        _check_whole(found, prefix, where)
+        require_numpy(found, where=where)
+        # Before the marker: after a power failure an entry that says it is ready must be complete.
+        os.sync()
+        record = {
+            "format": _FORMAT,
+            "archive": str(archive),
+            "prefix": str(prefix.relative_to(entry)),
+            "python": str(python.relative_to(prefix)),
+            "needs_library_path": library_path is not None,
+            "interpreter": found.as_json(),
+        }
+        jsonfile.write(entry / "ready.json", record)
+
+
+def _environment_in(folder: Path) -> Path:
+    """The environment in an unpacked archive: the folder itself, or the only one in it (`tar czf x.tgz myenv`)."""
+    if interpreter_of(folder) is None:
+        children = list(_children(folder))
+        if len(children) == 1 and interpreter_of(children[0]) is not None:
+            return children[0]
+    return folder
+
+
+def _fix_prefixes(prefix: Path, python: Path) -> None:
+    """Run conda-pack's own script, which writes the environment's final path where packages recorded the old one.
+
+    Not with `-I`: the script imports a module from its own folder. It works once, at the final path.
+    """
+    script = prefix / "bin" / "conda-unpack"
+    if not script.is_file():
+        return
+    environ = {"PATH": f"{prefix / 'bin'}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    if any((prefix / "lib").glob("libpython3*.so*")):
+        environ["LD_LIBRARY_PATH"] = str(prefix / "lib")
+    try:
+        run = subprocess.run(
+            [str(python), "-E", "-s", "-B", str(script)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_UNPACK_SCRIPT_LIMIT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ExecutionEnvironmentError(f"its bin/conda-unpack cannot be run: {error}") from error
+    if run.returncode != 0:
+        last = " | ".join(run.stderr.strip().splitlines()[-6:])
+        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed with exit status {run.returncode}: {last}")
+
+
+def _check_whole(found: Interpreter, prefix: Path, where: str) -> None:
+    """Refuse an archive whose interpreter takes its standard library or libpython from outside of it."""
+    inside = prefix.resolve()
+    parts = [("standard library", found.base_prefix)]
+    if found.libpython is not None:
+        parts.append(("libpython", Path(found.libpython)))
+    for what, path in parts:
+        if not path.resolve().is_relative_to(inside):
+            raise ExecutionEnvironmentError(
+                f"{where} is not whole: its interpreter uses the {what} at {path}, outside of the archive; "
+                "pack a conda environment with conda-pack, or build one with `naiad env build`"
+            )
+
+
+def _children(folder: Path) -> Iterator[Path]:
+    try:
+        yield from folder.iterdir()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _unwritable(root: Path, error: OSError) -> ExecutionEnvironmentError:
+    return ExecutionEnvironmentError(
+        f"cannot use the store of environments at {root}: {error.strerror or error}"
+        f"{f' ({error.filename})' if error.filename else ''}; choose another folder for it or mend its permissions"
+    )
