@@ -1,0 +1,117 @@
+"""Reading and shortening the search path for libraries inside ELF files, without patchelf.
+
+Only 64-bit little-endian files, which is every Linux that CPython wheels are published for. A search path is changed
+in place in the string table, so it can become shorter but never longer: nothing in the file moves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.errors import ExecutionEnvironmentError
+
+__all__ = ["DynamicSection", "overwrite_search_path", "read_dynamic_section"]
+
+_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
+
+
+@dataclass(frozen=True)
+class DynamicSection:
+    """What an ELF file asks of the dynamic loader.
+
+    Attributes:
+        needed: Names of the libraries it needs.
+        search_path: Its RUNPATH, or RPATH where it has no RUNPATH; empty where it has neither.
+        search_path_offset: Where in the file that text begins; 0 where there is none.
+    """
+
+    needed: tuple[str, ...]
+    search_path: str
+    search_path_offset: int
+
+
+def read_dynamic_section(path: Path) -> DynamicSection | None:
+    """The dynamic section of a file; None where it is no ELF file of this kind or is linked statically."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(0)
+        data = file.read()
+    try:
+        return _parse(data)
+    except (struct.error, ValueError):
+        # Debug companions keep the headers of a file and leave its contents out.
+        return None
+
+
+def overwrite_search_path(path: Path, section: DynamicSection, new: str) -> None:
+    """Put `new` in the place of a file's search path.
+
+    Raises:
+        ExecutionEnvironmentError: `new` is longer than what stands there.
+    """
+    old, replacement = section.search_path.encode(), new.encode()
+    if len(replacement) > len(old):
+        raise ExecutionEnvironmentError(
+            f"cannot make {path} relocatable: its library search path '{section.search_path}' has room for "
+            f"{len(old)} bytes and '{new}' needs {len(replacement)}; use another Python interpreter, one installed "
+            f"at a longer path or linked statically"
+        )
+    with path.open("r+b") as file:
+        file.seek(section.search_path_offset)
+        file.write(replacement.ljust(len(old), b"\0"))
+
+
+def _parse(data: bytes) -> DynamicSection | None:
+    loads: list[tuple[int, int, int]] = []
+    dynamic: tuple[int, int] | None = None
+    for kind, _, offset, address, _, size, _, _ in _program_headers(data):
+        if kind == _PT_LOAD:
+            loads.append((address, offset, size))
+        elif kind == _PT_DYNAMIC:
+            dynamic = (offset, size)
+    if dynamic is None:
+        return None
+    entries = list(_dynamic_entries(data, *dynamic))
+    values = dict(reversed(entries))  # the first of each kind counts
+    strings = _file_offset(loads, values[_DT_STRTAB]) if _DT_STRTAB in values else None
+    if strings is None:
+        return None
+    needed = tuple(_string(data, strings + value) for tag, value in entries if tag == _DT_NEEDED)
+    # The loader ignores RPATH where there is a RUNPATH.
+    path = values.get(_DT_RUNPATH, values.get(_DT_RPATH))
+    if path is None:
+        return DynamicSection(needed, "", 0)
+    return DynamicSection(needed, _string(data, strings + path), strings + path)
+
+
+def _program_headers(data: bytes) -> Iterator[tuple[int, ...]]:
+    (table,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    for index in range(count):
+        yield _PROGRAM_HEADER.unpack_from(data, table + index * size)
+
+
+def _dynamic_entries(data: bytes, offset: int, size: int) -> Iterator[tuple[int, int]]:
+    for position in range(offset, offset + size - 15, 16):
+        tag, value = struct.unpack_from("<qQ", data, position)
+        if tag == 0:
+            return
+        yield tag, value
+
+
+def _file_offset(loads: list[tuple[int, int, int]], address: int) -> int | None:
+    for start, offset, size in loads:
+        if start <= address < start + size:
+            return offset + address - start
+    return None
+
+
+def _string(data: bytes, offset: int) -> str:
+    return data[offset : data.index(b"\0", offset)].decode(errors="surrogateescape")
