@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from naiad.errors import OptionError
-
 __all__ = [
     "ActiveLog",
     "GuestName",
@@ -163,7 +161,7 @@ def configure(settings: LogSettings) -> ActiveLog:
     """Send the log where the settings say, until the result is closed.
 
     Raises:
-        OptionError: If the file cannot be opened.
+        OSError: If the file cannot be opened.
     """
     handler = _handler(settings.file)
     handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
@@ -222,10 +220,7 @@ def _threshold(settings: LogSettings) -> int:
 def _handler(file: Path | None) -> logging.Handler:
     if file is None:
         return _QuietStreamHandler(sys.stderr)
-    try:
-        return logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise OptionError(f"--log-file={file}: cannot be opened: {error.strerror or error}") from error
+    return logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
 
 
 class _QuietStreamHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -101,6 +101,12 @@ def test_a_refusal_is_one_sentence_without_the_usage():
     )
 
 
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path):
+    result = run("tritonserver", "--model-repository=/m", f"--log-file={tmp_path}")
+    assert result.returncode == 1
+    assert result.stderr == f"--log-file={tmp_path}: cannot be opened: Is a directory\n"
+
+
 def test_a_server_without_a_repository_does_not_start():
     result = run("tritonserver")
     assert result.returncode == 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from naiad.cli.serve import log_settings, report
+from naiad.cli.serve import log_settings, open_log, report
 from naiad.cli.usage import usage
 from naiad.config.flag import Flag, Kind, UsageError, convert
 from naiad.config.flags import SERVER_FLAGS
@@ -17,7 +17,6 @@ from naiad.config.getopt import HELP, split
 from naiad.config.model import ModelConfig, freeze
 from naiad.config.options import ServerOptions, options_from
 from naiad.errors import NaiadError, OptionError, RepositoryError
-from naiad.logs import configure
 from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
 from naiad.repository.read import read_config
 from naiad.resolution.decision import Resolution, ResolutionSettings
@@ -48,7 +47,7 @@ def explain(arguments: Sequence[str]) -> int:
         options = options_from([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
         versions = [convert(flag, text) for flag, text in found if flag.name == _VERSION.name]
         prepare = any(flag.name == _PREPARE.name for flag, _ in found)
-        with configure(replace(log_settings(options), info=prepare)):
+        with open_log(replace(log_settings(options), info=prepare)):
             return _explain(others[0], options, version=int(versions[-1]) if versions else None, prepare=prepare)
     except UsageError as error:
         return report(error, program)

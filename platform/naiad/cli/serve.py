@@ -13,9 +13,9 @@ from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
 from naiad.config.options import LogFormat, ServerOptions, options_from
 from naiad.errors import OptionError
-from naiad.logs import LogSettings, configure, escapes_messages
+from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 
-__all__ = ["log_settings", "report", "serve"]
+__all__ = ["log_settings", "open_log", "report", "serve"]
 
 _log = logging.getLogger("naiad.cli")
 
@@ -30,7 +30,7 @@ def serve(arguments: Sequence[str], program: str) -> int:
         if others:
             raise UsageError(f"Unexpected argument: {others[0]}")
         options = options_from(found, environ=os.environ)
-        log = configure(log_settings(options))
+        log = open_log(log_settings(options))
     except OptionError as error:
         return report(error, program)
     with log:
@@ -49,6 +49,18 @@ def report(error: OptionError, program: str) -> int:
         print(usage(program, SERVER_FLAGS), file=sys.stderr)
     print(error.message, file=sys.stderr)
     return 1
+
+
+def open_log(settings: LogSettings) -> ActiveLog:
+    """Send the log where the settings say, until the result is closed.
+
+    Raises:
+        OptionError: If its file cannot be opened.
+    """
+    try:
+        return configure(settings)
+    except OSError as error:
+        raise OptionError(f"--log-file={settings.file}: cannot be opened: {error.strerror or error}") from error
 
 
 def log_settings(options: ServerOptions) -> LogSettings:
