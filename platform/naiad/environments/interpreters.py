@@ -33,8 +33,15 @@ def known_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Pat
 
 
 def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """What python-discovery finds: PATH with pyenv's shims resolved, uv's store, the host's base."""
-    for found in iter_interpreters("cpython", cache=DiskCache(cache / "python-discovery"), env=environ):
+    """What python-discovery finds: PATH, uv's store, the host's base.
+
+    Without the folders of shims: what pyenv, mise and asdf hide behind them is found at its real place, and each
+    shim of a version that is not switched on costs a failing process.
+    """
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    plain = os.pathsep.join(folder for folder in folders if Path(folder).name != "shims")
+    cached = DiskCache(cache / "python-discovery")
+    for found in iter_interpreters("cpython", cache=cached, env={**environ, "PATH": plain}):
         if found.system_executable:
             yield Path(found.system_executable)
 

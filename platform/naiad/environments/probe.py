@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from naiad.environments import jsonfile
+from naiad.environments.asking import run_script
 from naiad.environments.versions import PythonVersion, version_text
 from naiad.errors import ExecutionEnvironmentError
 
@@ -92,30 +91,14 @@ def ask(
     Raises:
         ExecutionEnvironmentError: If it does not start, hangs or answers nonsense; ends with its last words.
     """
-    # -I: neither the environment's PYTHON* variables nor the user's site nor the current folder take part.
     options = ["-I", "-X", f"pycache_prefix={bytecode}"] if bytecode else ["-I", "-B"]
-    environ = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    if library_path is not None:
-        environ["LD_LIBRARY_PATH"] = str(library_path)
+    answer = run_script(
+        python, "_probe_script.py", mark=_MARK, options=options, library_path=library_path, time_limit=time_limit
+    )
     try:
-        run = subprocess.run(
-            [str(python), *options, "-c", _script()],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=time_limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ExecutionEnvironmentError(f"{python} did not answer within {time_limit:g} s of its start") from error
-    except OSError as error:
-        raise ExecutionEnvironmentError(f"{python} cannot be started: {error.strerror or error}") from error
-    for line in run.stdout.splitlines():
-        if line.startswith(_MARK):
-            return _parse(python, line[len(_MARK) :])
-    raise ExecutionEnvironmentError(f"{python} does not work: {_last_words(run)}")
+        return Interpreter.from_json({**answer, "python": str(python)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ExecutionEnvironmentError(f"{python} does not work: its answer cannot be read ({error})") from error
 
 
 def ask_remembered(python: Path, cache: Path) -> Interpreter:
@@ -134,25 +117,6 @@ def ask_remembered(python: Path, cache: Path) -> Interpreter:
     except OSError as error:
         _log.debug("cannot remember what %s is: %s", python, error)
     return found
-
-
-def _script() -> str:
-    return resources.files(__package__).joinpath("_probe_script.py").read_text(encoding="utf-8")
-
-
-def _parse(python: Path, text: str) -> Interpreter:
-    import json
-
-    try:
-        return Interpreter.from_json({**json.loads(text), "python": str(python)})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ExecutionEnvironmentError(f"{python} does not work: its answer cannot be read ({error})") from error
-
-
-def _last_words(run: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in run.stderr.strip().splitlines() if line.strip()][-6:]
-    how = f"killed by signal {-run.returncode}" if run.returncode < 0 else f"exit status {run.returncode}"
-    return f"{how}: " + " | ".join(lines) if lines else f"{how} without a word"
 
 
 def _watched(found: Interpreter) -> list[Path]:

@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from naiad.environments import jsonfile
 from naiad.environments.archive import unpack
+from naiad.environments.asking import last_words, run_clean, run_script
 from naiad.environments.digest import digest_of, fingerprint
 from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask
@@ -40,7 +40,8 @@ _log = logging.getLogger("naiad.environments")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FORMAT = 1
 # Rewriting the prefixes of a large environment reads every text file of it.
-_UNPACK_SCRIPT_LIMIT = 600.0
+_SCRIPT_LIMIT = 600.0
+_COMPILED_AT_ONCE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Store:
             interpreter = Interpreter.from_json(
                 {**record["interpreter"], "python": str(prefix / record["python"]), "prefix": str(prefix)}
             )
-            needs_library = bool(record["needs_library_path"])
+            needs_library, has_bytecode = bool(record["needs_library_path"]), bool(record["has_bytecode"])
         except (KeyError, TypeError, ValueError):
             return None
         if not interpreter.python.exists():
@@ -154,7 +155,7 @@ class Store:
             prefix,
             interpreter,
             prefix / "lib" if needs_library else None,
-            None if interpreter.has_bytecode else entry / "bytecode",
+            None if has_bytecode else entry / "bytecode",
         )
 
     def _make(self, archive: Path, digest: str, label: str) -> Stored:
@@ -208,7 +209,8 @@ class Store:
         try:
             _fix_prefixes(prefix, python)
             found, library_path = ask_with_libraries(python, prefix, ask)
-            if not found.has_bytecode:
+            has_bytecode = _complete_bytecode(python, library_path)
+            if not has_bytecode:
                 # Once more, to keep the bytecode of what every guest imports: the first one then starts warm.
                 ask(python, library_path=library_path, bytecode=bytecode)
         except ExecutionEnvironmentError as error:
@@ -223,6 +225,7 @@ class Store:
             "prefix": str(prefix.relative_to(entry)),
             "python": str(python.relative_to(prefix)),
             "needs_library_path": library_path is not None,
+            "has_bytecode": has_bytecode,
             "interpreter": found.as_json(),
         }
         jsonfile.write(entry / "ready.json", record)
@@ -245,25 +248,34 @@ def _fix_prefixes(prefix: Path, python: Path) -> None:
     script = prefix / "bin" / "conda-unpack"
     if not script.is_file():
         return
-    environ = {"PATH": f"{prefix / 'bin'}:/usr/bin:/bin", "LANG": "C.UTF-8"}
-    if any((prefix / "lib").glob("libpython3*.so*")):
-        environ["LD_LIBRARY_PATH"] = str(prefix / "lib")
-    try:
-        run = subprocess.run(
-            [str(python), "-E", "-s", "-B", str(script)],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_UNPACK_SCRIPT_LIMIT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecutionEnvironmentError(f"its bin/conda-unpack cannot be run: {error}") from error
+    own = prefix / "lib"
+    run = run_clean(
+        [str(python), "-E", "-s", "-B", str(script)],
+        library_path=own if any(own.glob("libpython3*.so*")) else None,
+        time_limit=_SCRIPT_LIMIT,
+    )
     if run.returncode != 0:
-        last = " | ".join(run.stderr.strip().splitlines()[-6:])
-        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed with exit status {run.returncode}: {last}")
+        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {last_words(run)}")
+
+
+def _complete_bytecode(python: Path, library_path: Path | None) -> bool:
+    """Compile what lacks bytecode if it is little: at least what `conda-unpack` has just changed.
+
+    A file takes about 4 ms; packages that came wholly without bytecode can be ten thousands of files, most never
+    imported. Those compile as they are imported, into the entry's `bytecode` folder, once for all guests.
+
+    Returns:
+        Whether the environment has all of its bytecode now.
+    """
+    answer = run_script(
+        python,
+        "_bytecode_script.py",
+        mark="naiad-bytecode:",
+        arguments=[str(_COMPILED_AT_ONCE)],
+        library_path=library_path,
+        time_limit=_SCRIPT_LIMIT,
+    )
+    return answer.get("left") == 0
 
 
 def _check_whole(found: Interpreter, prefix: Path, where: str) -> None:
