@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,13 +58,13 @@ def _env() -> None:
 @_env.command("build")
 @click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to build in.")
-@click.option("--python", metavar="VERSION", help="Version of Python, instead of the one the recipe asks for.")
+@click.option("--python", metavar="VERSION", help="A version of Python or an interpreter, instead of the recipe's.")
 def _build(recipe: Path, output: Path, python: str | None) -> None:
     """Build an environment from the folder RECIPE."""
     from naiad.environments.build import build
 
-    build(recipe, output, python=python)
-    click.echo(f"built {output}")
+    built = build(recipe, output, python=python, progress=click.echo)
+    click.echo(f"built {built.prefix} with Python {built.version} and {len(built.packages)} packages")
 
 
 @_env.command("pack")
@@ -82,6 +83,16 @@ def _pack(prefix: Path, output: Path, archive_format: str) -> None:
 
     pack(prefix, output, format=archive_format)
     click.echo(f"packed {output}")
+
+
+@_env.command("list")
+@click.option("--env-store", default="", help="The store, instead of $NAIAD_STORE or the one in the user's cache.")
+def _list(env_store: str) -> None:
+    """List the environments that were unpacked for servers."""
+    from naiad.cli.env_list import list_environments
+    from naiad.config.options import environment_store
+
+    click.echo(list_environments(environment_store(env_store, os.environ)), nl=False)
 
 
 def run(arguments: Sequence[str]) -> int:

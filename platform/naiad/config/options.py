@@ -27,6 +27,7 @@ __all__ = [
     "ModelControlMode",
     "ServerOptions",
     "UsageError",
+    "environment_store",
     "options_from",
     "parse_options",
     "shipped_backends",
@@ -111,7 +112,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         backend_directories=_backend_directories(given),
         backend_configs=configs,
         python_settings=_python_settings(given, configs),
-        env_store=_env_store(given, environ),
+        env_store=environment_store(given.text("env-store"), environ),
         stub_restart_limit=given.number("stub-restart-limit"),
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
@@ -148,9 +149,14 @@ def shipped_backends() -> Path:
     return checkout if package.parent.name == "platform" and checkout.is_dir() else package / "_backends"
 
 
-def _env_store(given: GivenFlags, environ: Mapping[str, str]) -> Path:
-    named = given.text("env-store") or environ.get("NAIAD_STORE", "")
-    return Path(named).absolute() if named else platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
+def environment_store(named: str, environ: Mapping[str, str]) -> Path:
+    """The store of environments: the one named, else that of NAIAD_STORE, else one in the user's cache."""
+    named = named or environ.get("NAIAD_STORE", "")
+    return (
+        Path(named).expanduser().absolute()
+        if named
+        else platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
+    )
 
 
 def _platform_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
