@@ -25,7 +25,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._reader = wire.FrameReader()
-        self._frames: deque[tuple[int, memoryview]] = deque()
+        self._frames: deque[tuple[int, bytes]] = deque()
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
 
@@ -41,7 +41,7 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise HostGoneError from error
 
-    def receive(self) -> tuple[int, memoryview]:
+    def receive(self) -> tuple[int, bytes]:
         """Wait for the next frame.
 
         Raises:
@@ -52,10 +52,10 @@ class Channel:
                 self._read(0)
             return self._frames.popleft()
 
-    def receive_only(self, kind: int) -> memoryview:
+    def receive_only(self, kind: int) -> bytes:
         """Wait for the next frame of one kind; frames of other kinds stay queued in their order."""
         with self._receive_lock:
-            passed: deque[tuple[int, memoryview]] = deque()
+            passed: deque[tuple[int, bytes]] = deque()
             try:
                 while True:
                     while self._frames:
@@ -68,7 +68,7 @@ class Channel:
                 passed.extend(self._frames)
                 self._frames = passed
 
-    def take_arrived(self, kind: int) -> list[memoryview]:
+    def take_arrived(self, kind: int) -> list[bytes]:
         """Frames of one kind that have arrived by now; never waits, also not for another thread that reads."""
         if not self._receive_lock.acquire(blocking=False):
             return []

@@ -12,8 +12,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Dict, Optional, Tuple
 
+from naiad_stub.datatypes import BYTES, ITEM_SIZES, Buffer, Shape, element_count
 from naiad_stub.exceptions import TritonModelException
-from naiad_stub.tensor import BYTES, ITEM_SIZES, Buffer, Shape, element_count
 
 _CPU = 1
 _PINNED = 3

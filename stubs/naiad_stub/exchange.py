@@ -5,14 +5,21 @@ Inputs become views of the input segment; outputs are copied once into a block o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from typing import Tuple
 
-from naiad_stub import wire
+from naiad_stub import layout, wire
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import align
 from naiad_stub.tensor import Tensor
+
+_Input = Tuple[str, int, Tuple[int, ...], int, int]
+"""Name, datatype, shape, start and end within the block of an input."""
+_Output = Tuple[str, int, Tuple[int, ...], int]
+"""Name, datatype, shape and bytes of an output."""
 
 
 class Ticket:
@@ -63,16 +70,16 @@ class BatchReader:
         self._inputs = inputs
         self._input_names = input_names
         self._output_names = output_names
+        self._layouts: dict[bytes, tuple[list[_Input], Sequence[str]]] = {}
 
-    def read(self, payload: memoryview) -> Batch:
+    def read(self, payload: bytes) -> Batch:
         """The batch of one EXECUTE payload."""
         number, count, released_count = wire.EXECUTE_HEAD.unpack_from(payload)
         position = wire.EXECUTE_HEAD.size
         released: Sequence[int] = ()
         if released_count:
-            end = position + 8 * released_count
-            released = payload[position:end].cast("Q").tolist()
-            position = end
+            released = struct.unpack_from(f"<{released_count}Q", payload, position)
+            position += 8 * released_count
         requests = []
         tickets = []
         for _ in range(count):
@@ -81,9 +88,18 @@ class BatchReader:
             tickets.append(ticket)
         return Batch(number, released, requests, tickets)
 
-    def _request(self, payload: memoryview, position: int) -> tuple[InferenceRequest, Ticket, int]:
-        head = wire.REQUEST_HEAD.unpack_from(payload, position)
-        key, correlation, timeout, flags, inputs, outputs, id_size, correlation_size, parameters_size = head
+    def _request(self, payload: bytes, position: int) -> tuple[InferenceRequest, Ticket, int]:
+        (
+            key,
+            correlation,
+            timeout,
+            flags,
+            base,
+            id_size,
+            correlation_size,
+            parameters_size,
+            layout_size,
+        ) = wire.REQUEST_HEAD.unpack_from(payload, position)
         position += wire.REQUEST_HEAD.size
         request_id = parameters = ""
         if id_size:
@@ -95,29 +111,33 @@ class BatchReader:
         if parameters_size:
             parameters = str(payload[position : position + parameters_size], "utf-8")
             position += parameters_size
-        tensors = []
-        for _ in range(inputs):
-            tensor, position = self._tensor(payload, position)
-            tensors.append(tensor)
-        requested = self._output_names
-        if outputs != wire.ALL_OUTPUTS:
-            end = position + 2 * outputs
-            requested = [self._output_names[index] for index in payload[position:end].cast("H")]
-            position = end
+        end = position + layout_size
+        data = payload[position:end]
+        tensors, requested = self._layouts.get(data) or self._unpack(data)
+        segment = self._inputs
+        inputs = [
+            Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - made for this
+            for name, code, shape, start, stop in tensors
+        ]
         ticket = Ticket(key, requested)
-        request = InferenceRequest._received(  # noqa: SLF001 - the process loop is the constructor's other half
-            request_id, correlation, flags, timeout, tensors, requested, parameters, ticket
+        request = InferenceRequest._received(  # noqa: SLF001 - likewise
+            request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
-        return request, ticket, position
+        return request, ticket, end
 
-    def _tensor(self, payload: memoryview, position: int) -> tuple[Tensor, int]:
-        packer = wire.TENSOR[payload[position + 3]]
-        values = packer.unpack_from(payload, position)
-        offset, size = values[3], values[4]
-        tensor = Tensor._received(  # noqa: SLF001 - likewise
-            self._input_names[values[0]], values[1], values[5:], self._inputs[offset : offset + size]
+    def _unpack(self, data: bytes) -> tuple[list[_Input], Sequence[str]]:
+        places, positions = layout.unpack(data)
+        tensors = [
+            (self._input_names[place.position], place.code, place.shape, place.offset, place.offset + place.size)
+            for place in places
+        ]
+        requested = (
+            self._output_names if positions is None else [self._output_names[position] for position in positions]
         )
-        return tensor, position + packer.size
+        if len(self._layouts) >= layout.KEPT:
+            self._layouts.clear()
+        self._layouts[data] = tensors, requested
+        return tensors, requested
 
 
 class ResponseWriter:
@@ -133,52 +153,51 @@ class ResponseWriter:
         self._outputs = outputs
         self._allocate = allocate
         self._indices = {name: index for index, name in enumerate(output_names)}
+        self._layouts: dict[tuple[_Output, ...], tuple[bytes, list[int], int]] = {}
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> bytes:
         """One entry of RESPONSES; outputs nobody asked for are dropped (PB src/infer_response.cc)."""
-        error = response.error()
+        error = response._error  # noqa: SLF001 - made for this
         if error is not None:
             return self.error(ticket, error.code(), error.message(), flags)
-        text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - see Tensor._payload
-        payloads = []
-        size = 0
-        for tensor in response._outputs:  # noqa: SLF001
-            if tensor._name in ticket.requested:  # noqa: SLF001
-                payload = tensor._payload()  # noqa: SLF001
-                payloads.append((tensor._name, payload))  # noqa: SLF001
-                size = align(size) + payload[3]
-        block = self._allocate(size) if size else -1
-        parts = [wire.RESPONSE_HEAD.pack(ticket.key, block, flags, 0, len(payloads), len(text)), text]
-        offset = max(block, 0)
-        for name, (code, shape, buffers, nbytes) in payloads:
-            offset = align(offset)
-            self._copy(buffers, offset, nbytes)
-            parts.append(self._describe(name, code, shape, offset, nbytes))
-            offset += nbytes
-        return b"".join(parts)
+        text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
+        described = []
+        buffers = []
+        for tensor in response._outputs:  # noqa: SLF001 - likewise
+            name = tensor._name  # noqa: SLF001 - likewise
+            if name in ticket.requested:
+                code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
+                described.append((name, code, shape, size))
+                buffers.append(buffer)
+        key = tuple(described)
+        data, offsets, total = self._layouts.get(key) or self._pack(key)
+        block = -1
+        if total:
+            block = self._allocate(total)
+            segment = self._outputs
+            for buffer, offset in zip(buffers, offsets):
+                start = block + offset
+                segment[start : start + len(buffer)] = buffer
+        return wire.RESPONSE_HEAD.pack(ticket.key, block, flags, 0, len(text), len(data)) + text + data
 
     def error(self, ticket: Ticket, code: int, message: str, flags: int) -> bytes:
         """One entry of RESPONSES that says what went wrong."""
         text = message.encode("utf-8", "replace")
-        return wire.RESPONSE_HEAD.pack(ticket.key, -1, flags | wire.ERROR, code, 0, len(text)) + text
+        return wire.RESPONSE_HEAD.pack(ticket.key, -1, flags | wire.ERROR, code, len(text), 0) + text
 
-    def _copy(self, buffers: object, offset: int, size: int) -> None:
-        if not size:
-            return
-        if isinstance(buffers, list):
-            self._outputs[offset : offset + size] = b"".join(buffers)
-        else:
-            self._outputs[offset : offset + size] = memoryview(buffers).cast("B")  # type: ignore[arg-type]
-
-    def _describe(self, name: str, code: int, shape: Sequence[int], offset: int, size: int) -> bytes:
-        dimensions = len(shape)
-        if dimensions > wire.MAX_DIMENSIONS:
-            raise TritonModelException(
-                f"output '{name}' has {dimensions} dimensions; tensors of at most {wire.MAX_DIMENSIONS} can be sent"
-            )
-        index = self._indices.get(name, wire.OTHER_NAME)
-        packed = wire.TENSOR[dimensions].pack(index, code, dimensions, offset, size, *shape)
-        if index == wire.OTHER_NAME:
-            encoded = name.encode("utf-8", "replace")[: wire.MAX_ID_BYTES]
-            packed += len(encoded).to_bytes(2, "little") + encoded
+    def _pack(self, outputs: tuple[_Output, ...]) -> tuple[bytes, list[int], int]:
+        places = []
+        total = 0
+        for name, code, shape, size in outputs:
+            if len(shape) > wire.MAX_DIMENSIONS:
+                raise TritonModelException(
+                    f"output '{name}' has {len(shape)} dimensions; tensors of at most {wire.MAX_DIMENSIONS} can be sent"
+                )
+            offset = align(total)
+            places.append(layout.Place(self._indices.get(name, wire.OTHER_NAME), name, code, shape, offset, size))
+            total = offset + size
+        packed = layout.pack(places), [place.offset for place in places], total if any(p.size for p in places) else 0
+        if len(self._layouts) >= layout.KEPT:
+            self._layouts.clear()
+        self._layouts[outputs] = packed
         return packed

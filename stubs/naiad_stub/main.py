@@ -1,8 +1,8 @@
 """The guest program: what runs between the interpreter's start and its end.
 
 Arguments: --socket FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else arrives in
-the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its parent dies, so no
-guest outlives its server, however busy its model is.
+the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its parent dies, so
+no guest outlives its server, however busy its model is.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _segment(options: dict[str, str], name: str) -> Segment:
 
 def _die_with(host: int) -> None:
     """Have the kernel kill this process when the host dies; elsewhere than on Linux a thread watches for it."""
-    if sys.platform.startswith("linux"):
+    if os.uname().sysname == "Linux":
         import ctypes  # numpy imports it anyway
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -75,7 +75,7 @@ def load_class(spec: Mapping[str, str]) -> type:
         return loader.load_model_class(
             spec["model_file"], spec["version_dir"], spec["model_dir"], spec["utils_dir"], spec["shared"] == "1"
         )
-    except BaseException as error:  # noqa: BLE001 - sys.exit() in a model is the model's failure, as in the reference
+    except BaseException as error:
         raise LoadError(*loader.format_exception(error)) from error
 
 
@@ -101,7 +101,7 @@ def complete_config(spec: Mapping[str, str]) -> str:
                 "pb.ModelConfig object."
             )
         return json.dumps(completed.as_dict())
-    except BaseException as error:  # noqa: BLE001 - likewise
+    except BaseException as error:
         raise LoadError(*loader.format_exception(error)) from error
 
 
@@ -128,7 +128,7 @@ class ModelServer:
             initialize = getattr(self._model, "initialize", None)
             if initialize is not None:
                 initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
-        except BaseException as error:  # noqa: BLE001 - likewise
+        except BaseException as error:
             raise LoadError(*loader.format_exception(error)) from error
         self._execute = getattr(self._model, "execute", None)
 
@@ -178,8 +178,7 @@ class ModelServer:
             returned = self._call(batch)
             ended = time.monotonic_ns()
             entries = [
-                self._writer.response(ticket, response, wire.FINAL)
-                for ticket, response in zip(batch.tickets, returned)
+                self._writer.response(ticket, response, wire.FINAL) for ticket, response in zip(batch.tickets, returned)
             ]
         except HostGoneError:
             raise

@@ -12,12 +12,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
+from naiad_stub.datatypes import BF16, BYTES, ITEM_SIZES, Buffer, Shape, element_count
 from naiad_stub.exceptions import API_MODULE, TritonModelException
-
-BYTES = 13
-BF16 = 14
-ITEM_SIZES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)
-"""Bytes of one element by number of datatype; 0 for BYTES, whose elements vary."""
 
 # Numpy's own names: the guest's byte order is the wire's on every machine we run on.
 _NUMPY: Tuple[Any, ...] = (
@@ -27,9 +23,6 @@ _NUMPY: Tuple[Any, ...] = (
 )
 _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dtype is not None}
 _LENGTH = struct.Struct("<I")
-
-Buffer = Union[bytes, memoryview]
-Shape = Tuple[int, ...]
 
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
@@ -66,14 +59,6 @@ def decode_strings(data: Buffer, count: int) -> List[bytes]:
         problem = "ends early" if stop > end else f"has {end - stop} bytes too many"
         raise TritonModelException(f"A BYTES tensor of {count} elements in {end} bytes {problem}.")
     return strings
-
-
-def element_count(shape: Shape) -> int:
-    """How many elements a tensor of that shape has."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:

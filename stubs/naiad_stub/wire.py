@@ -64,20 +64,21 @@ _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
 # EXECUTE: head, released output offsets (u64 each), then each request: head, request id, correlation id if a string,
-# parameters as JSON, inputs, requested outputs (u16 index each).
+# parameters as JSON, layout of its inputs (`naiad_stub.layout`).
 EXECUTE_HEAD = struct.Struct("<IHH")  # batch, requests, released output blocks
-REQUEST_HEAD = struct.Struct("<QQQIHHHHI")
-# key, correlation id, timeout in us, flags, inputs, requested outputs (ALL_OUTPUTS: all), bytes of request id,
-# bytes of correlation id (NO_STRING: it is the number), bytes of parameters
+REQUEST_HEAD = struct.Struct("<QQQIQHHII")
+# key, correlation id, timeout in us, flags, offset of the inputs, bytes of request id, bytes of correlation id
+# (NO_STRING: it is the number), bytes of parameters, bytes of the layout
 ALL_OUTPUTS = 0xFFFF
 NO_STRING = 0xFFFF
 MAX_ID_BYTES = 0xFFFE
 
-# RESPONSES: head, then each response: head, parameters as JSON or the error's message, outputs.
+# RESPONSES: head, then each response: head, parameters as JSON or the error's message, layout of its outputs.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
 DONE = 1  # execute returned: the batch's inputs are free
-RESPONSE_HEAD = struct.Struct("<QqBBHI")
-# key, output block to release after reading (-1: none), flags, error code, outputs, bytes of text
+RESPONSE_HEAD = struct.Struct("<QqBBII")
+# key, output block with the outputs, to release after reading (-1: none), flags, error code, bytes of text, bytes of
+# the layout
 FINAL = 1
 ERROR = 2
 EMPTY = 4  # a final mark without a response
@@ -92,8 +93,7 @@ def _tensor_struct(dimensions: int) -> struct.Struct:
 
 MAX_DIMENSIONS = 32
 TENSOR = tuple(_tensor_struct(n) for n in range(MAX_DIMENSIONS + 1))
-"""Tensor by number of dimensions: index of the name, datatype, dimensions, offset, bytes, shape."""
-TENSOR_HEAD = _tensor_struct(0)
+"""Tensor by number of dimensions: position of its name, datatype, dimensions, offset, bytes, shape."""
 
 
 class WireError(Exception):
@@ -130,7 +130,7 @@ def _pack_string(parts: list[bytes], text: str) -> None:
     parts.append(data)
 
 
-def unpack(kind: int, payload: memoryview) -> tuple:  # type: ignore[type-arg]
+def unpack(kind: int, payload: bytes) -> tuple:  # type: ignore[type-arg]
     """The fields of a rare message.
 
     Raises:
@@ -147,7 +147,7 @@ def unpack(kind: int, payload: memoryview) -> tuple:  # type: ignore[type-arg]
 
 
 class _Reader:
-    def __init__(self, payload: memoryview) -> None:
+    def __init__(self, payload: bytes) -> None:
         self.payload = payload
         self.position = 0
 
@@ -186,7 +186,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._pending = b""
 
-    def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Frames complete so far, as kind and payload; the rest is kept.
 
         Raises:
@@ -195,7 +195,6 @@ class FrameReader:
         if self._pending:
             data = self._pending + data
         frames = []
-        view = memoryview(data)
         position, end = 0, len(data)
         while end - position >= FRAME.size:
             length, kind, _ = FRAME.unpack_from(data, position)
@@ -205,6 +204,6 @@ class FrameReader:
             if end - start < length:
                 break
             position = start + length
-            frames.append((kind, view[start:position]))
+            frames.append((kind, data[start:position]))
         self._pending = data[position:] if position < end else b""
         return frames

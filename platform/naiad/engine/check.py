@@ -77,6 +77,11 @@ class RequestCheck:
             raise InvalidRequestError(f"request id must have at most {_ID_LIMIT} bytes")
         return batch_size
 
+    def is_repeatable(self, request: InferRequest) -> bool:
+        """Whether a request that differs from this one in its tensors' bytes alone fits too, and needs no reshaping."""
+        known = [self._inputs[tensor.name] for tensor in request.inputs]
+        return all(tensor.width and tensor.reshape is None for tensor in known)
+
     def _check_outputs(self, request: InferRequest) -> None:
         for name in request.requested_outputs:
             if name not in self._outputs:

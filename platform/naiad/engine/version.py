@@ -74,11 +74,10 @@ class ModelVersion:
         self._check = RequestCheck(config)
         self._statistics = Statistics()
         interface = Interface(
-            model_name=config.name,
-            model_version=version,
-            inputs={tensor.name: index for index, tensor in enumerate(config.inputs)},
-            outputs=tuple(tensor.name for tensor in config.outputs),
-            output_positions={tensor.name: index for index, tensor in enumerate(config.outputs)},
+            config.name,
+            version,
+            [tensor.name for tensor in config.inputs],
+            [tensor.name for tensor in config.outputs],
         )
         self.instances = [Instance(spec, self, interface, policy) for spec in specs]
         self._scheduler: FifoScheduler[Worker, Pending] = FifoScheduler()
@@ -160,7 +159,11 @@ class ModelVersion:
         try:
             if self.reason:
                 raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
-            batch_size = self._check.check(request)
+            pattern = request.pattern
+            if pattern is None or pattern.checked_by != self.number:
+                batch_size = self._check_anew(request)
+            else:
+                batch_size = pattern.batch_size
         except NaiadError:
             self._statistics.failed(0)
             raise
@@ -169,6 +172,12 @@ class ModelVersion:
         self._idle_tidied = False
         self._carry_out(self._scheduler.enqueue(pending))
         return key
+
+    def _check_anew(self, request: InferRequest) -> int:
+        batch_size = self._check.check(request)
+        if request.pattern is not None and self._check.is_repeatable(request):
+            request.pattern.checked_by, request.pattern.batch_size = self.number, batch_size
+        return batch_size
 
     def cancel(self, key: int) -> None:
         """Take a request back: out of the queue, or tell its guest."""
@@ -220,7 +229,7 @@ class ModelVersion:
             if response is not None and response.error is not None:
                 self._statistics.failed(now - pending.queued)
             else:
-                self._statistics.succeeded(pending.batch_size, (pending.queued, pending.laid_out, started, ended, now))
+                self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:

@@ -48,6 +48,29 @@ class InputTensor:
     data: Buffer
 
 
+class RequestPattern:
+    """What a request has in common with those before it: clients repeat themselves in all but the tensors' bytes.
+
+    A frontend that recognises a repeated request gives it the pattern of the first one; each layer then finds there
+    what it worked out that time.
+
+    Attributes:
+        checked_by: Number of the model version that found such a request to fit it; 0 for none. Set only where the
+            check does not depend on the tensors' bytes.
+        batch_size: The batch size found then.
+        layout_of: The interface `layout` was packed for.
+        layout: The packed layout of the inputs, their offsets and the bytes they take together.
+    """
+
+    __slots__ = ("batch_size", "checked_by", "layout", "layout_of")
+
+    def __init__(self) -> None:
+        self.checked_by = 0
+        self.batch_size = 1
+        self.layout_of: object = None
+        self.layout: tuple[bytes, list[int], int] = (b"", [], 0)
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One inference request.
@@ -63,6 +86,7 @@ class InferRequest:
         flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level, 0 for the model's default.
         timeout_us: Timeout in microseconds, 0 for none.
+        pattern: What it has in common with requests before it, if the frontend recognised that.
     """
 
     model_name: str
@@ -75,6 +99,7 @@ class InferRequest:
     flags: int = 0
     priority: int = 0
     timeout_us: int = 0
+    pattern: RequestPattern | None = None
 
 
 @dataclass(slots=True)
@@ -106,6 +131,7 @@ class InferResponse:
         outputs: Outputs in the model's order.
         parameters: Response parameters set by the model.
         error: Set where this response is an error; outputs are empty then.
+        layout: The same object for responses whose outputs differ in nothing but their bytes; None if unknown.
     """
 
     model_name: str
@@ -114,6 +140,7 @@ class InferResponse:
     outputs: Sequence[OutputTensor] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     error: NaiadError | None = None
+    layout: object = None
 
 
 class Sink(Protocol):

@@ -21,7 +21,7 @@ class Channel:
         self,
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        take: Callable[[int, memoryview], None],
+        take: Callable[[int, bytes], None],
         ended: Callable[[], None],
     ) -> None:
         """Start reading *sock*.

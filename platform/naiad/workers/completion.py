@@ -21,7 +21,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         ModelError: If the model's code failed.
         GuestDiedError: If the process ended or hung.
     """
-    worker = Worker(spec, _Listener(), Interface(spec.name, 0, {}, (), {}))
+    worker = Worker(spec, _Listener(), Interface(spec.name, 0, (), ()))
     try:
         return await worker.start()
     finally:

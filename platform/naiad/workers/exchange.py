@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from naiad_stub import wire
+from naiad_stub.layout import KEPT, Place
+from naiad_stub.layout import pack as pack_layout
+from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
@@ -35,12 +37,10 @@ CODES = (
 
 _DATATYPES = tuple(Datatype)
 _BF16 = 14
-_NAME_LENGTH = struct.Struct("<H")
 
 
-@dataclass(frozen=True, slots=True)
 class Interface:
-    """Names that both sides refer to by their position.
+    """Names that both sides refer to by their position, and the layouts a model's outputs have had.
 
     Attributes:
         model_name: The model.
@@ -48,13 +48,35 @@ class Interface:
         inputs: Position of each input's name.
         outputs: Names of the outputs.
         output_positions: Position of each output's name.
+        layouts: Layouts of outputs by their packed bytes, checked when they were first seen.
     """
 
-    model_name: str
-    model_version: int
-    inputs: dict[str, int]
-    outputs: tuple[str, ...]
-    output_positions: dict[str, int]
+    __slots__ = ("inputs", "layouts", "model_name", "model_version", "output_positions", "outputs")
+
+    def __init__(self, model_name: str, model_version: int, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.inputs = {name: position for position, name in enumerate(inputs)}
+        self.outputs = tuple(outputs)
+        self.output_positions = {name: position for position, name in enumerate(outputs)}
+        self.layouts: dict[bytes, OutputLayout] = {}
+
+
+class OutputLayout:
+    """Outputs of a response but for their bytes.
+
+    Attributes:
+        entries: Name, datatype, shape, start and end within the block of each output.
+        end: Where the last of them ends.
+        stranger: Name of an output that is not configured, empty if there is none.
+    """
+
+    __slots__ = ("end", "entries", "stranger")
+
+    def __init__(self, entries: list[tuple[str, Datatype, tuple[int, ...], int, int]], end: int, stranger: str) -> None:
+        self.entries = entries
+        self.end = end
+        self.stranger = stranger
 
 
 class Answer(NamedTuple):
@@ -82,73 +104,73 @@ def write_execute(
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
-    size = 0
-    for _, request in batch:
-        for tensor in request.inputs:
-            size = align(size) + len(tensor.data)
+    layouts = [_input_layout(request, interface) for _, request in batch]
+    size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
     block = memory.inputs.allocate(size) if size else -1
     if size and block < 0:
         raise OutOfMemoryError(
             f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
             f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
         )
-    released = b""
-    count = len(memory.returned)
+    returned = memory.returned
+    count = len(returned)
+    payload = wire.EXECUTE_HEAD.pack(number, len(batch), count)
     if count:
-        released = struct.pack(f"<{count}Q", *[memory.returned.popleft() for _ in range(count)])
-    parts = [b"", wire.EXECUTE_HEAD.pack(number, len(batch), count), released]
-    offset = max(block, 0)
-    for key, request in batch:
-        offset = _write_request(key, request, interface, memory.inputs.view, offset, parts)
-    parts[0] = wire.FRAME.pack(sum(map(len, parts)), wire.Kind.EXECUTE, 0)
-    return b"".join(parts), block
+        payload += struct.pack(f"<{count}Q", *[returned.popleft() for _ in range(count)])
+    segment = memory.inputs.view
+    base = max(block, 0)
+    for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
+        payload += _pack_request(key, request, layout[0], base)
+        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - likewise
+            data = tensor.data
+            start = base + offset
+            segment[start : start + len(data)] = data
+        base += align(layout[2])
+    return wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload, block
 
 
-def _write_request(
-    key: int, request: InferRequest, interface: Interface, segment: memoryview, offset: int, parts: list[bytes]
-) -> int:
+def _input_layout(request: InferRequest, interface: Interface) -> tuple[bytes, list[int], int]:
+    """The packed layout of a request's inputs, their offsets, and the bytes they take together."""
+    pattern = request.pattern
+    if pattern is not None and pattern.layout_of is interface:
+        return pattern.layout
+    places = []
+    end = 0
+    for tensor in request.inputs:
+        offset = align(end)
+        end = offset + len(tensor.data)
+        places.append(Place(interface.inputs[tensor.name], "", tensor.datatype, tensor.shape, offset, len(tensor.data)))
+    positions = interface.output_positions
+    requested = [positions[name] for name in request.requested_outputs] if request.requested_outputs else None
+    packed = pack_layout(places, requested), [place.offset for place in places], end
+    if pattern is not None:
+        pattern.layout_of, pattern.layout = interface, packed
+    return packed
+
+
+def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> bytes:
     request_id = request.request_id.encode() if request.request_id else b""
     parameters = orjson.dumps(dict(request.parameters)) if request.parameters else b""
     correlation, correlation_text, correlation_size = request.correlation_id, b"", wire.NO_STRING
     if isinstance(correlation, str):
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
-    requested = request.requested_outputs
-    parts.append(
-        wire.REQUEST_HEAD.pack(
-            key,
-            correlation,
-            request.timeout_us,
-            request.flags,
-            len(request.inputs),
-            len(requested) if requested else wire.ALL_OUTPUTS,
-            len(request_id),
-            correlation_size,
-            len(parameters),
-        )
+    head = wire.REQUEST_HEAD.pack(
+        key,
+        correlation,
+        request.timeout_us,
+        request.flags,
+        base,
+        len(request_id),
+        correlation_size,
+        len(parameters),
+        len(layout),
     )
-    parts += (request_id, correlation_text, parameters)
-    for tensor in request.inputs:
-        offset = align(offset)
-        data, shape = tensor.data, tensor.shape
-        size = len(data)
-        if size:
-            segment[offset : offset + size] = data
-        dimensions = len(shape)
-        parts.append(
-            wire.TENSOR[dimensions].pack(
-                interface.inputs[tensor.name], tensor.datatype, dimensions, offset, size, *shape
-            )
-        )
-        offset += size
-    if requested:
-        positions = interface.output_positions
-        parts.append(struct.pack(f"<{len(requested)}H", *[positions[name] for name in requested]))
-    return offset
+    return head + request_id + correlation_text + parameters + layout
 
 
 class Responses(NamedTuple):
-    """One RESPONSES message: the batch, whether it is done, when execute began and ended (monotonic ns), the answers."""
+    """One RESPONSES message: the batch, whether it is done, begin and end of execute (monotonic ns), the answers."""
 
     number: int
     done: bool
@@ -157,7 +179,7 @@ class Responses(NamedTuple):
     answers: list[Answer]
 
 
-def read_responses(payload: memoryview, interface: Interface, memory: InstanceMemory) -> Responses:
+def read_responses(payload: bytes, interface: Interface, memory: InstanceMemory) -> Responses:
     """Decode RESPONSES and take the outputs over.
 
     Raises:
@@ -170,98 +192,84 @@ def read_responses(payload: memoryview, interface: Interface, memory: InstanceMe
         for _ in range(count):
             answer, position = _read_answer(payload, position, interface, memory)
             answers.append(answer)
-    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError, wire.WireError) as error:
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
+    if position != len(payload):
+        raise ProtocolError(f"'{interface.model_name}' sent a response of {len(payload)} bytes that ends at {position}")
     return Responses(number, bool(flags & wire.DONE), started, ended, answers)
 
 
-def _read_answer(
-    payload: memoryview, position: int, interface: Interface, memory: InstanceMemory
-) -> tuple[Answer, int]:
-    key, block, flags, code, count, text_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
+def _read_answer(payload: bytes, position: int, interface: Interface, memory: InstanceMemory) -> tuple[Answer, int]:
+    key, block, flags, code, text_size, layout_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
     position += wire.RESPONSE_HEAD.size
-    text = str(payload[position : position + text_size], "utf-8") if text_size else ""
-    position += text_size
+    end = position + text_size + layout_size
+    if end > len(payload):
+        raise ProtocolError(f"'{interface.model_name}' sent a response that runs past its message")
     final = bool(flags & wire.FINAL)
     if flags & wire.EMPTY:
-        return Answer(key, None, final), position
-    response = InferResponse(interface.model_name, interface.model_version)
+        return Answer(key, None, final), end
+    text = str(payload[position : position + text_size], "utf-8") if text_size else ""
+    name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
-        response.error = ModelError(text, code=CODES[code])
-        return Answer(key, response, final), position
-    if text:
-        parameters = orjson.loads(text)
-        if not isinstance(parameters, dict):
-            raise ProtocolError(f"'{interface.model_name}' sent response parameters that are no object")
-        response.parameters = parameters or NO_PARAMETERS
+        error = ModelError(text, code=CODES[code])
+        return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
+    parameters = _parameters(text, interface) if text else NO_PARAMETERS
+    data = payload[position + text_size : end]
+    layout = interface.layouts.get(data) or _read_layout(data, interface)
+    outputs = _take_over(block, layout, memory, interface)
+    if layout.stranger:
+        # CORE src/infer_response.cc, AddOutput
+        text = f"unexpected inference output '{layout.stranger}' for model '{name}'"
+        error = ModelError(text, code=Code.INVALID_ARG)
+        return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
+    return Answer(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
+
+
+def _parameters(text: str, interface: Interface) -> dict[str, Any]:
+    parameters = orjson.loads(text)
+    if not isinstance(parameters, dict):
+        raise ProtocolError(f"'{interface.model_name}' sent response parameters that are no object")
+    return parameters
+
+
+def _read_layout(data: bytes, interface: Interface) -> OutputLayout:
+    """Unpack and check a layout that was not seen before."""
+    places, _ = unpack_layout(data)
     entries = []
-    for _ in range(count):
-        entry, position = _read_tensor(payload, position, interface, len(memory.outputs))
-        entries.append(entry)
-    response.outputs = _take_over(block, entries, memory)
-    for tensor in response.outputs:
-        if tensor.name not in interface.output_positions:
-            # CORE src/infer_response.cc, AddOutput
-            response.error = ModelError(
-                f"unexpected inference output '{tensor.name}' for model '{interface.model_name}'",
-                code=Code.INVALID_ARG,
+    stranger = ""
+    for place in places:
+        name = place.name if place.position == wire.OTHER_NAME else interface.outputs[place.position]
+        if name not in interface.output_positions:
+            stranger = name
+        width = BYTE_SIZES[place.code]
+        if not 0 < place.code <= _BF16 or (place.shape and min(place.shape) < 0):
+            raise ProtocolError(f"output '{name}' of '{interface.model_name}' has no valid datatype or shape")
+        if width and prod(place.shape) * width != place.size:
+            raise ProtocolError(
+                f"output '{name}' of '{interface.model_name}' has {place.size} bytes for shape {list(place.shape)}"
             )
-            response.outputs = ()
-            break
-    return Answer(key, response, final), position
+        entries.append((name, _DATATYPES[place.code], place.shape, place.offset, place.offset + place.size))
+    layout = OutputLayout(entries, max([entry[4] for entry in entries], default=0), stranger)
+    if len(interface.layouts) >= KEPT:
+        interface.layouts.clear()
+    interface.layouts[data] = layout
+    return layout
 
 
-class _Entry(NamedTuple):
-    name: str
-    code: int
-    shape: tuple[int, ...]
-    offset: int
-    size: int
-
-
-def _read_tensor(payload: memoryview, position: int, interface: Interface, capacity: int) -> tuple[_Entry, int]:
-    packer = wire.TENSOR[payload[position + 3]]
-    index, code, _, offset, size, *shape = packer.unpack_from(payload, position)
-    position += packer.size
-    if index == wire.OTHER_NAME:
-        (length,) = _NAME_LENGTH.unpack_from(payload, position)
-        position += 2
-        name = str(payload[position : position + length], "utf-8")
-        position += length
-    else:
-        name = interface.outputs[index]
-    width = BYTE_SIZES[code]
-    if not 0 < code <= _BF16 or offset + size > capacity or (shape and min(shape) < 0):
-        raise ProtocolError(f"output '{name}' of '{interface.model_name}' lies outside its segment")
-    if width and prod(shape) * width != size:
-        raise ProtocolError(f"output '{name}' of '{interface.model_name}' has {size} bytes for shape {shape}")
-    return _Entry(name, code, tuple(shape), offset, size), position
-
-
-def _take_over(block: int, entries: list[_Entry], memory: InstanceMemory) -> list[OutputTensor]:
-    total = sum([entry.size for entry in entries])
-    if block < 0 or total <= COPY_LIMIT:
-        outputs = [
-            OutputTensor(
-                entry.name,
-                _DATATYPES[entry.code],
-                entry.shape,
-                bytes(memory.outputs[entry.offset : entry.offset + entry.size]),
-            )
-            for entry in entries
+def _take_over(block: int, layout: OutputLayout, memory: InstanceMemory, interface: Interface) -> list[OutputTensor]:
+    if block < 0:
+        if any(start != end for _, _, _, start, end in layout.entries):
+            raise ProtocolError(f"outputs of '{interface.model_name}' lie in no block")
+        return [OutputTensor(name, datatype, shape, b"") for name, datatype, shape, _, _ in layout.entries]
+    if block + layout.end > len(memory.outputs):
+        raise ProtocolError(f"outputs of '{interface.model_name}' lie outside their segment")
+    if layout.end <= COPY_LIMIT:
+        data = bytes(memory.outputs[block : block + layout.end])
+        memory.returned.append(block)
+        return [
+            OutputTensor(name, datatype, shape, data[start:end]) for name, datatype, shape, start, end in layout.entries
         ]
-        if block >= 0:
-            memory.returned.append(block)
-        return outputs
-    start = min([entry.offset for entry in entries if entry.size])
-    end = max([entry.offset + entry.size for entry in entries])
-    lent = memory.lend(block, start, end)
+    lent = memory.lend(block, block, block + layout.end)
     return [
-        OutputTensor(
-            entry.name,
-            _DATATYPES[entry.code],
-            entry.shape,
-            lent[entry.offset - start : entry.offset - start + entry.size] if entry.size else b"",
-        )
-        for entry in entries
+        OutputTensor(name, datatype, shape, lent[start:end]) for name, datatype, shape, start, end in layout.entries
     ]

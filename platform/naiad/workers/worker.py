@@ -195,7 +195,7 @@ class Worker:
         if self._channel is not None:
             self._channel.send(data)
 
-    def _take(self, kind: int, payload: memoryview) -> None:
+    def _take(self, kind: int, payload: bytes) -> None:
         try:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
@@ -205,7 +205,7 @@ class Worker:
             logger.error("'%s' (pid %d) broke the protocol and is killed: %s", self.spec.name, self.pid, error)  # noqa: TRY400
             self._kill_group()
 
-    def _responses(self, payload: memoryview) -> None:
+    def _responses(self, payload: bytes) -> None:
         number, done, started, ended, answers = read_responses(payload, self._interface, self.memory)
         batch = self.batches.get(number)
         if batch is None:
@@ -227,7 +227,7 @@ class Worker:
         if returned:
             self._send(wire.pack(wire.Kind.RELEASE, [returned.popleft() for _ in range(len(returned))]))
 
-    def _message(self, kind: int, payload: memoryview) -> None:
+    def _message(self, kind: int, payload: bytes) -> None:
         if kind not in wire.FIELDS:
             raise ProtocolError(f"a message of unknown kind {kind}")
         fields = wire.unpack(kind, payload)

@@ -1,7 +1,10 @@
 """HTTP/1.1 on a raw asyncio protocol: bytes in, whole requests out, responses in order.
 
-httptools parses. Large bodies bypass it: once the headers say how long a body is, the socket is read straight into one
-buffer of that size, which the engine then copies from. The buffer is kept for the connection's next large body.
+httptools parses, each distinct head once (`heads`). Requests that need more than their head to be understood (chunked
+bodies, `Expect`) go through the parser as a whole, and so does everything after them on that connection.
+
+Large bodies are read straight into one buffer of their size, which the engine then copies from. The buffer is kept for
+the connection's next large body.
 
 Requests are answered one at a time and in order; those a client sends ahead (pipelining) wait, and reading stops
 while too many do.
@@ -18,6 +21,7 @@ from typing import cast
 
 import httptools
 
+from naiad.frontends.http.heads import Head, HeadCache, plain_path
 from naiad.frontends.http.messages import Exchange, Request, error_text
 from naiad.protocol.inference import Buffer
 
@@ -56,6 +60,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         cancel: Callable[[int], None],
         connections: set[Connection],
         limits: Limits,
+        heads: HeadCache,
     ) -> None:
         """Serve a connection.
 
@@ -64,6 +69,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             cancel: Called with the ticket of a request whose client went away.
             connections: Where open connections are listed.
             limits: Bounds on requests.
+            heads: Heads seen before.
         """
         self._handle = handle
         self._cancel = cancel
@@ -72,7 +78,10 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER)
         self._view = memoryview(self._buffer)
-        self._parser = httptools.HttpRequestParser(self)
+        self._heads = heads
+        self._rest = b""  # received and not yet a whole request
+        self._direct_head: Head | None = None
+        self._parser: httptools.HttpRequestParser | None = None
         self._current: Request | None = None
         self._ticket = -1
         self._ahead: deque[Request] = deque()
@@ -119,13 +128,10 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             if self._received == len(self._direct_view):
                 self._finish_direct()
             return
-        try:
-            self._parser.feed_data(self._view[:nbytes])
-        except httptools.HttpParserUpgrade:
-            self._refuse(501, "protocol upgrades are not supported")
-        except httptools.HttpParserError as problem:
-            if not self._is_closing:
-                self._refuse(400, f"malformed HTTP request: {problem}")
+        if self._parser is not None:
+            self._parse(self._view[:nbytes])
+        else:
+            self._take(self._rest + self._view[:nbytes] if self._rest else bytes(self._view[:nbytes]))
 
     def eof_received(self) -> bool:
         """The client will send no more; what it asked is still answered."""
@@ -134,7 +140,56 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         self._is_closing = True
         return True
 
+    # -- requests recognised by their head ------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        """Take whole requests off the front of *data*; keep the rest, or leave it to the parser."""
+        position, size = 0, len(data)
+        while position < size and self._parser is None:
+            end = data.find(b"\r\n\r\n", position) + 4
+            if end < 4:  # noqa: PLR2004 - not found
+                if size - position > self._limits.header_bytes:
+                    self._refuse_header()
+                    return
+                break
+            head = self._heads.find(data[position:end]) if end - position <= self._limits.header_bytes else None
+            if head is None:
+                self._parser = httptools.HttpRequestParser(self)
+                self._parse(data[position:])
+                return
+            following = end + head.body_size
+            if following > size:
+                if head.body_size > _DIRECT:
+                    self._begin_direct_body(head, data[end:])
+                    return
+                break
+            self._arrived(head, data[end:following])
+            position = following
+        self._rest = data[position:] if position else data
+
+    def _begin_direct_body(self, head: Head, begun: bytes) -> None:
+        if head.body_size > self._limits.body_bytes:
+            self._refuse_body(head.body_size)
+            return
+        self._rest = b""
+        self._direct_head = head
+        self._begin_direct(head.body_size)
+        assert self._direct is not None
+        self._direct[: len(begun)] = begun
+        self._received = len(begun)
+
     # -- httptools ----------------------------------------------------------------------------------------------
+
+    def _parse(self, data: Buffer) -> None:
+        assert self._parser is not None
+        self._rest = b""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(501, "protocol upgrades are not supported")
+        except httptools.HttpParserError as problem:
+            if not self._is_closing:
+                self._refuse(400, f"malformed HTTP request: {problem}")
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -152,6 +207,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
 
     def on_headers_complete(self) -> None:
         """All headers are here: a body may follow."""
+        assert self._parser is not None
         self._method = self._parser.get_method().decode()
         length = self._headers.get(b"content-length", b"")
         if self._headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
@@ -159,7 +215,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         if length.isdigit() and b"transfer-encoding" not in self._headers:
             size = int(length)
             if size > self._limits.body_bytes:
-                self._refuse(413, f"request body of {size} bytes exceeds the limit of {self._limits.body_bytes} bytes")
+                self._refuse_body(size)
             elif size > _DIRECT:
                 self._begin_direct(size)
 
@@ -183,7 +239,11 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         else:
             chunks = self._chunks
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._arrived(body, keep_alive=self._parser.should_keep_alive())
+        self._arrived(self._parsed_head(), body)
+
+    def _parsed_head(self) -> Head:
+        assert self._parser is not None
+        return Head(self._method, plain_path(self._url), self._headers, 0, self._parser.should_keep_alive())
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -239,18 +299,17 @@ class Connection(asyncio.BufferedProtocol, Exchange):
     def _finish_direct(self) -> None:
         body = self._direct_view
         assert body is not None
-        keep_alive = self._parser.should_keep_alive()
+        head, self._direct_head = self._direct_head, None
         self._direct = self._direct_view = None
-        self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
-        self._arrived(body, keep_alive=keep_alive)
+        if head is None:
+            head = self._parsed_head()
+            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
+        self._arrived(head, body)
 
-    def _arrived(self, body: Buffer, *, keep_alive: bool) -> None:
+    def _arrived(self, head: Head, body: Buffer) -> None:
         if self._is_closing:
             return
-        path, _, _ = self._url.partition(b"?")
-        if not path.startswith(b"/"):  # as clients of a proxy send it: http://host/path
-            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
-        request = Request(self._method, path, self._headers, body, keep_alive)
+        request = Request(head.method, head.path, head.headers, body, head.keep_alive)
         if self._current is None and not self._ahead:
             self._next(request)
             return
@@ -273,7 +332,13 @@ class Connection(asyncio.BufferedProtocol, Exchange):
     def _count_header(self, size: int) -> None:
         self._header_size += size
         if self._header_size > self._limits.header_bytes:
-            self._refuse(431, f"request line and headers exceed the limit of {self._limits.header_bytes} bytes")
+            self._refuse_header()
+
+    def _refuse_header(self) -> None:
+        self._refuse(431, f"request line and headers exceed the limit of {self._limits.header_bytes} bytes")
+
+    def _refuse_body(self, size: int) -> None:
+        self._refuse(413, f"request body of {size} bytes exceeds the limit of {self._limits.body_bytes} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be parsed, and close: there is no telling where the next request would begin."""

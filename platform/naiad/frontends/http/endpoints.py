@@ -11,15 +11,17 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
-from naiad.frontends.http.infer_request import OutputPlan, parse_infer, parse_json, parse_raw
+from naiad.frontends.http.infer_request import OutputPlan, parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import Exchange, error, error_text, json_response, response
+from naiad.frontends.http.patterns import InferPatterns
 from naiad.frontends.http.routes import Endpoint, Route, find_route
 from naiad.protocol.inference import Buffer, InferResponse
 
 logger = logging.getLogger("naiad.http")
 
 _ROUTES_KEPT = 4096
+_PATTERNS_KEPT = 256
 _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 
@@ -32,6 +34,7 @@ class Endpoints:
         self._max_json = max_json
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
+        self._patterns: dict[tuple[str, int], InferPatterns] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
@@ -97,10 +100,20 @@ class Endpoints:
             metadata = self._engine.model_metadata(route.name, route.version)
             inference, plan = parse_raw(body, metadata, route.version)
         else:
-            inference, plan = parse_infer(body, header_length, route.name, route.version, self._max_json)
+            inference, plan = self._patterns_of(route).parse(body, header_length)
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         exchange.on_disconnect(self._engine.submit(inference, InferSink(exchange, plan, response_coding)))
+
+    def _patterns_of(self, route: Route) -> InferPatterns:
+        patterns = self._patterns.get((route.name, route.version))
+        if patterns is None:
+            # Models are looked up before this, so that only existing ones get here; versions of them come and go.
+            if len(self._patterns) >= _PATTERNS_KEPT:
+                self._patterns.clear()
+            patterns = InferPatterns(route.name, route.version, self._max_json)
+            self._patterns[route.name, route.version] = patterns
+        return patterns
 
     # -- the rest -----------------------------------------------------------------------------------------------
 

@@ -38,10 +38,12 @@ class OutputPlan:
     Attributes:
         binary_by_default: For outputs that are not listed.
         binary: By name, for those that are.
+        heads: Responses up to their binary data, by layout of the outputs (see `infer_response.write_infer`).
     """
 
     binary_by_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
+    heads: dict[object, bytes] = field(default_factory=dict)
 
     def is_binary(self, name: str) -> bool:
         """Whether output *name* goes out as binary."""

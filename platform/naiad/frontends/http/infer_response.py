@@ -14,6 +14,7 @@ from naiad.frontends.http.json_tensors import from_tensor
 from naiad.frontends.http.messages import BINARY, JSON, response
 from naiad.protocol.inference import Buffer, InferResponse
 
+_HEADS_KEPT = 64
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -51,6 +52,25 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
 
 
 def write_infer(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
-    """The whole response, uncompressed."""
+    """The whole response, uncompressed.
+
+    Where all outputs are binary, responses to a repeated request (one plan) with outputs of one layout are equal up
+    to the binary data: that part is made once.
+    """
+    layout = answer.layout
+    if layout is None or answer.request_id or answer.parameters:
+        return _write(answer, plan)
+    head = plan.heads.get(layout)
+    if head is not None:
+        return [head, *[tensor.data for tensor in answer.outputs]]
+    parts = _write(answer, plan)
+    if answer.outputs and all(plan.is_binary(tensor.name) for tensor in answer.outputs):
+        if len(plan.heads) >= _HEADS_KEPT:
+            plan.heads.clear()
+        plan.heads[layout] = b"".join(parts[:2])
+    return parts
+
+
+def _write(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
     body, content_type, extra = infer_response(answer, plan)
     return response(200, body, content_type, extra)

@@ -8,6 +8,7 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
 from naiad.frontends.http.connection import Connection, Limits
 from naiad.frontends.http.endpoints import Endpoints
+from naiad.frontends.http.heads import HeadCache
 
 _BACKLOG = 1024
 
@@ -42,6 +43,7 @@ class HttpFrontend:
         self._limits = limits or Limits()
         self._endpoints = Endpoints(engine, max_json=max_json, max_body=self._limits.body_bytes)
         self._connections: set[Connection] = set()
+        self._heads = HeadCache()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
@@ -53,7 +55,9 @@ class HttpFrontend:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._endpoints.handle, self._engine.cancel, self._connections, self._limits),
+                lambda: Connection(
+                    self._endpoints.handle, self._engine.cancel, self._connections, self._limits, self._heads
+                ),
                 self._address,
                 self._port,
                 backlog=_BACKLOG,

@@ -1,0 +1,94 @@
+"""Heads of requests (request line and headers), recognised by their bytes.
+
+A client that keeps its connection sends the same head again and again, so each distinct one is parsed once, by
+httptools, and looked up after that. Only heads that say all there is to know about the body are kept here: no
+transfer coding, no expectation, no upgrade. All others go through the parser every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httptools
+
+_KEPT = 1024
+_LONGEST = 4096
+_NEED_THE_PARSER = (b"transfer-encoding", b"expect", b"upgrade")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A parsed head.
+
+    Attributes:
+        method: Such as `GET`.
+        path: The path, without query.
+        headers: Values by lower-case name.
+        body_size: Bytes of the body.
+        keep_alive: Whether the connection may serve another request.
+    """
+
+    method: str
+    path: bytes
+    headers: Mapping[bytes, bytes]
+    body_size: int
+    keep_alive: bool
+
+
+class HeadCache:
+    """Heads seen before, shared by the connections of a frontend."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, Head] = {}
+
+    def find(self, data: bytes) -> Head | None:
+        """The head that *data*, up to and with its empty line, is; None if the parser must see the request itself."""
+        head = self._heads.get(data)
+        if head is None and len(data) <= _LONGEST:
+            head = _parse(data)
+            if head is not None:
+                if len(self._heads) >= _KEPT:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head
+
+
+def plain_path(url: bytes) -> bytes:
+    """The path of a request target, without query; also of one with scheme and host, as clients of a proxy send it."""
+    path, _, _ = url.partition(b"?")
+    if path.startswith(b"/"):
+        return path
+    return b"/" + path.partition(b"://")[2].partition(b"/")[2]
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.is_complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True
+
+
+def _parse(data: bytes) -> Head | None:
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    headers = collector.headers
+    length = headers.get(b"content-length", b"0")
+    if not collector.is_complete or not length.isdigit() or any(name in headers for name in _NEED_THE_PARSER):
+        return None
+    return Head(
+        parser.get_method().decode(), plain_path(collector.url), headers, int(length), parser.should_keep_alive()
+    )
