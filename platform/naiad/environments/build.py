@@ -5,8 +5,10 @@ The order matters: the interpreter is copied and compiled, then recorded for con
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,13 +16,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
 from naiad.environments.conda_meta import write_conda_meta
+from naiad.environments.interpreters import find_interpreter
 from naiad.environments.pip_install import find_pip, install_requirements
 from naiad.environments.probe import Interpreter, ask
 from naiad.environments.recipe import Preference, Recipe, read_recipe
 from naiad.environments.relocate import relocate_binaries
-from naiad.errors import ExecutionEnvironmentError
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 
 __all__ = ["BuiltEnvironment", "build"]
 
@@ -65,16 +71,138 @@ def build(
         ExecutionEnvironmentError: It could not be built; nothing is left of it.
     """
     recipe = read_recipe(recipe_dir)
-    prefix = Path(os.path.abspath(output_prefix))
+    prefix = output_prefix.resolve()
     _require_free(prefix)
     base = inspect_base(_choose(recipe, python))
-    created = _missing_parents(prefix)
+    created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
-        return _build_in(recipe, base, prefix.resolve(), progress)
+        return _build_in(recipe, base, prefix, progress)
     except OSError as error:
         _remove(prefix, created)
         raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {error}") from error
     except BaseException:
         _remove(prefix, created)
         raise
+
+
+def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Callable[[str], None]) -> BuiltEnvironment:
+    python = prefix / "bin" / f"python{base.minor}"
+    progress(f"copying Python {base.version} from {base.prefix}")
+    copy_base(base, prefix)
+    _compile(python, prefix)
+    write_conda_meta(prefix, base.version)
+    if recipe.requirements is not None:
+        progress(f"installing {recipe.requirements}")
+        install_requirements(recipe, find_pip(base), python, progress)
+        relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
+        progress("compiling")
+        _compile(python, prefix)
+    _copy_files(recipe, prefix)
+    progress("checking that it runs by itself")
+    itself = ask(python)
+    _require_hermetic(itself, prefix, base)
+    return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(itself.site_dirs))
+
+
+def _choose(recipe: Recipe, python: str | None) -> Path:
+    """The interpreter to copy: the one asked for, or the newest of those the recipe takes, by its preference."""
+    if python is not None and "/" in python:
+        return Path(python)
+    for wanted in _wishes(recipe, python):
+        try:
+            return find_interpreter(wanted, _cache(), need_numpy=False).python
+        except InterpreterNotFoundError as error:
+            last = error
+    raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
+
+
+def _wishes(recipe: Recipe, python: str | None) -> list[SpecifierSet]:
+    """Sets of versions to look for, the dearest first."""
+    if python is not None:
+        return [_exactly(python)]
+    host = f"{sys.version_info.major}.{sys.version_info.minor}.*"
+    if recipe.prefer is Preference.NEWEST:
+        return [recipe.python]
+    sign = "==" if recipe.prefer is Preference.HOST else "!="
+    return [recipe.python & SpecifierSet(f"{sign}{host}"), recipe.python]
+
+
+def _exactly(version: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(f"=={version}" if re.fullmatch(r"\d+\.\d+\.\d+.*", version) else f"=={version}.*")
+    except InvalidSpecifier:
+        raise OptionError(
+            f"'{version}' is no version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
+        ) from None
+
+
+def _compile(python: Path, prefix: Path) -> None:
+    """Compile what has no bytecode yet: it halves the start of a guest, and a read-only environment never gets it."""
+    folders = [str(path) for path in prefix.glob("lib*") if path.is_dir()] + [str(prefix / "local")]
+    # Some packages ship files for other versions of Python; those that do not compile are never imported.
+    subprocess.run(
+        [python, "-I", "-m", "compileall", "-q", "-j", "0", *filter(os.path.isdir, folders)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _copy_files(recipe: Recipe, prefix: Path) -> None:
+    for source in recipe.files:
+        target = prefix / "share" / recipe.name / source.relative_to(recipe.folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy2(source, target)
+
+
+def _require_hermetic(itself: Interpreter, prefix: Path, base: BaseInterpreter) -> None:
+    """Refuse a copy that still lives off the original: it would fail, or run other code, on the next machine."""
+    places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
+    if itself.libpython is not None:
+        places.append(Path(itself.libpython))
+    outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
+    if outside:
+        raise ExecutionEnvironmentError(
+            f"Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix} still uses "
+            f"{', '.join(outside)}; use another interpreter of that version, such as one of pyenv or uv"
+        )
+
+
+def _packages(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    found = importlib.metadata.distributions(path=list(folders))
+    return tuple(sorted((one.name, one.version) for one in found))
+
+
+def _require_free(prefix: Path) -> None:
+    if prefix.is_dir() and not any(prefix.iterdir()):
+        return
+    if prefix.exists() or prefix.is_symlink():
+        raise ExecutionEnvironmentError(
+            f"cannot build in {prefix}: it exists already; remove it or name another folder"
+        )
+
+
+def _remove(prefix: Path, created: list[Path]) -> None:
+    """Leave of a failed build what was there before it: nothing, or an empty folder."""
+    for child in prefix.iterdir() if prefix.is_dir() else ():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child, ignore_errors=True)
+        else:
+            child.unlink(missing_ok=True)
+    for folder in created:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _missing_folders(prefix: Path) -> list[Path]:
+    """The folders that building creates, innermost first: `prefix` and its parents as far as they are missing."""
+    return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]
+
+
+def _cache() -> Path:
+    # The default store's own, so that what serving has asked is known here.
+    return platformdirs.user_cache_path("naiad", appauthor=False) / "environments" / "interpreters"

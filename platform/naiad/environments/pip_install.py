@@ -57,7 +57,7 @@ def install_requirements(recipe: Recipe, pip: Path, python: Path, progress: Call
     """
     assert recipe.requirements is not None
     command = [
-        *(str(python), "-I", f"{pip}/pip", "install", "--requirement", str(recipe.requirements)),
+        *(str(python), "-I", f"{pip}/pip", "install", "--requirement", str(recipe.requirements.resolve())),
         *("--no-compile", "--no-user", "--no-input", "--no-warn-script-location", "--disable-pip-version-check"),
         *("--progress-bar", "off", "--root-user-action", "ignore"),
         *(["--no-deps"] if recipe.locked else []),
@@ -107,6 +107,4 @@ def _failure(recipe: Recipe, lines: list[str]) -> ExecutionEnvironmentError:
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED
-    }
+    return {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
