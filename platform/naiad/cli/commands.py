@@ -73,16 +73,18 @@ def _build(recipe: Path, output: Path, python: str | None) -> None:
 @click.option(
     "--format",
     "archive_format",
-    type=click.Choice(["infer", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "tar", "zip"]),
-    default="infer",
-    help="Its format; by its name unless given.",
+    type=click.Choice(["tar.gz", "tar.bz2", "tar.xz", "tar.zst", "tar", "zip"]),
+    help="Its format, instead of the one its name says.",
 )
-def _pack(prefix: Path, output: Path, archive_format: str) -> None:
+@click.option("--force", is_flag=True, help="Replace an existing archive.")
+def _pack(prefix: Path, output: Path, archive_format: str | None, force: bool) -> None:  # noqa: FBT001 - click's way
     """Pack the environment in PREFIX into an archive that any machine of the same kind can unpack."""
     from naiad.environments.pack import pack
 
-    pack(prefix, output, format=archive_format)
-    click.echo(f"packed {output}")
+    packed = pack(prefix, output, format=archive_format, force=force)
+    for warning in packed.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"packed {packed.archive} ({packed.size / 1e6:.0f} MB)")
 
 
 @_env.command("list")

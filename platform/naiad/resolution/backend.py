@@ -122,7 +122,8 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
 
 
 def _why_filename(config: ModelConfig) -> str:
-    if config.default_model_filename:
+    # Autofill writes the usual name, too.
+    if config.default_model_filename not in {"", MODEL_FILENAME}:
         return "named by default_model_filename, in the version's directory"
     return "a model of backend 'python' brings its own code in its version's directory"
 
