@@ -10,6 +10,7 @@ Shared by host and guest; imports nothing of ours.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 
@@ -17,7 +18,7 @@ ALIGNMENT = 64
 """Tensors start at multiples of this, in bytes: a cache line, and enough for every vector load."""
 
 DEFAULT_CAPACITY = 64 << 30
-_SMALLEST_BLOCK = 4096
+_SMALLEST_BLOCK = max(4096, mmap.PAGESIZE)  # only whole pages can be given back
 _LEAST_CAPACITY = 1 << 28
 
 
@@ -34,13 +35,7 @@ def create_memory(name: str, capacity: int = DEFAULT_CAPACITY) -> tuple[int, int
     Raises:
         OSError: Where not even 256 MiB can be had.
     """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    else:
-        import tempfile
-
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = _anonymous_file(name)
     try:
         while True:
             try:
@@ -51,10 +46,32 @@ def create_memory(name: str, capacity: int = DEFAULT_CAPACITY) -> tuple[int, int
                     raise
                 capacity //= 2
             else:
+                _forbid_resizing(descriptor)
                 return descriptor, capacity
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _anonymous_file(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError:
+            pass  # a sandbox that forbids it
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _forbid_resizing(descriptor: int) -> None:
+    """Where the system can: reading behind the end of a file that the other side cut short would kill the reader."""
+    import fcntl
+
+    if hasattr(fcntl, "F_ADD_SEALS"):  # Python 3.9
+        with contextlib.suppress(OSError):  # a plain file
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
 
 def block_size(size: int) -> int:
@@ -65,7 +82,7 @@ def block_size(size: int) -> int:
     """
     if size <= _SMALLEST_BLOCK:
         return _SMALLEST_BLOCK
-    step = 1 << max((size - 1).bit_length() - 3, 12)
+    step = max(1 << max((size - 1).bit_length() - 3, 0), _SMALLEST_BLOCK)
     return -(-size // step) * step
 
 
@@ -78,7 +95,7 @@ class Segment:
         in_use: Bytes of blocks handed out.
     """
 
-    __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "capacity", "in_use", "view")
+    __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "capacity", "in_use", "view")
 
     def __init__(self, descriptor: int, capacity: int) -> None:
         """Map *descriptor*, which may be closed afterwards."""
@@ -86,7 +103,8 @@ class Segment:
         self.view = memoryview(self._map)
         self.capacity = capacity
         self.in_use = 0
-        self._end = 0  # blocks are cut off the untouched rest here when no free one fits
+        self._end = 0  # blocks are cut off the rest here when no free one fits
+        self._touched = 0  # how far `_end` has been since pages were given back
         self._free = {}  # type: dict[int, list[int]]
         self._sizes = {}  # type: dict[int, int]
         self._freed = 0  # bytes of blocks released since the last trim: whether a trim is worth its calls
@@ -103,8 +121,11 @@ class Segment:
         else:
             offset = self._end
             if offset + block > self.capacity:
-                return -1
-            self._end = offset + block
+                offset = self._compact(block)
+                if offset < 0:
+                    return -1
+            else:
+                self._end = offset + block
         self._sizes[offset] = block
         self.in_use += block
         return offset
@@ -128,15 +149,50 @@ class Segment:
         freed, self._freed = self._freed, 0
         if not freed or not hasattr(mmap, "MADV_REMOVE"):
             return 0
+        touched = max(self._touched, self._end)
         if self.in_use == 0:
-            self._map.madvise(mmap.MADV_REMOVE, 0, self._end)
             self._end = 0
             self._free.clear()
-            return freed
-        for block, offsets in self._free.items():
-            for offset in offsets:
-                self._map.madvise(mmap.MADV_REMOVE, offset, block)
+        runs = [(offset, block) for block, offsets in self._free.items() for offset in offsets]
+        runs.append((self._end, touched - self._end))
+        try:
+            for offset, size in runs:
+                if size:
+                    self._map.madvise(mmap.MADV_REMOVE, offset, size)
+        except OSError:
+            return 0  # a temporary file on a file system without holes: its pages stay until it goes
+        self._touched = self._end
         return freed
+
+    def _compact(self, block: int) -> int:
+        """Reserve *block* bytes from neighbouring free blocks of other sizes; -1 where even together they do not do.
+
+        Dear, but only for traffic of many sizes in a small segment: what is cut up wrongly is joined again.
+        """
+        self._touched = max(self._touched, self._end)
+        runs = []  # type: list[list[int]]
+        for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
+            if runs and sum(runs[-1]) == offset:
+                runs[-1][1] += size
+            else:
+                runs.append([offset, size])
+        if runs and sum(runs[-1]) == self._end:
+            self._end = runs.pop()[0]
+        found = -1
+        for run in runs:
+            if run[1] >= block:
+                found = run[0]
+                run[0] += block
+                run[1] -= block
+                break
+        self._free = {}
+        for offset, size in runs:
+            if size:
+                self._free.setdefault(size, []).append(offset)
+        if found < 0 and self._end + block <= self.capacity:
+            found = self._end
+            self._end += block
+        return found
 
     def close(self) -> None:
         """Unmap, as soon as the last view into the segment is gone."""

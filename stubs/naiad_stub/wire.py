@@ -125,7 +125,10 @@ def pack(kind: int, *fields: object) -> bytes:
 
 
 def _pack_string(parts: list[bytes], text: str) -> None:
-    data = text.encode("utf-8", "surrogateescape")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, in a model's message; paths never hold one
+        data = text.encode("utf-8", "backslashreplace")
     parts.append(_U32.pack(len(data)))
     parts.append(data)
 
@@ -181,10 +184,11 @@ class _Reader:
 class FrameReader:
     """Cuts a stream of received bytes into frames."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_missing", "_parts")
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._parts: list[bytes] = []
+        self._missing = 0  # bytes without which no further frame can be complete
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Frames complete so far, as kind and payload; the rest is kept.
@@ -192,18 +196,28 @@ class FrameReader:
         Raises:
             WireError: For a frame longer than MAX_FRAME.
         """
-        if self._pending:
-            data = self._pending + data
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []  # joined once, when all is here: a long frame comes in a thousand pieces
+            data = b"".join(self._parts)
         frames = []
         position, end = 0, len(data)
+        missing = FRAME.size
         while end - position >= FRAME.size:
             length, kind, _ = FRAME.unpack_from(data, position)
             if length > MAX_FRAME:
                 raise WireError(f"a message of {length} bytes is longer than any the protocol has")
             start = position + FRAME.size
             if end - start < length:
+                missing += length
                 break
             position = start + length
             frames.append((kind, data[start:position]))
-        self._pending = data[position:] if position < end else b""
+        if position < end:
+            self._parts = [data[position:]]
+            self._missing = missing - (end - position)
+        elif self._parts:
+            self._parts = []
         return frames

@@ -2,7 +2,7 @@
 
 Rules: a version serves only in READY. LOADING may end in READY or UNAVAILABLE. A READY version that loses all its
 instances for good becomes UNAVAILABLE; one that merely restarts them stays READY in the index, while its readiness
-says no. UNLOADING ends in UNAVAILABLE with the reason "unloaded".
+says no. UNLOADING ends in UNAVAILABLE with the reason "unloaded", unless the version is loaded again meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRANSITIONS = MappingProxyType(
         ModelState.UNKNOWN: frozenset({ModelState.LOADING}),
         ModelState.LOADING: frozenset({ModelState.READY, ModelState.UNAVAILABLE}),
         ModelState.READY: frozenset({ModelState.UNLOADING, ModelState.UNAVAILABLE}),
-        ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
+        ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE, ModelState.LOADING}),
         ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
     }
 )

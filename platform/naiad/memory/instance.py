@@ -39,16 +39,18 @@ class InstanceMemory:
         Raises:
             OutOfMemoryError: If the system refuses even small segments.
         """
+        self.input_descriptor = self.output_descriptor = -1
         try:
             self.input_descriptor, input_size = create_memory(f"naiad-{name}-in", capacity)
             self.output_descriptor, output_size = create_memory(f"naiad-{name}-out", capacity)
+            self.inputs = Segment(self.input_descriptor, input_size)
+            self._outputs = Segment(self.output_descriptor, output_size)
         except OSError as error:
+            self.drop_descriptors()
             raise OutOfMemoryError(
                 f"cannot create shared memory for '{name}': {error}. Check the limits on address space (ulimit -v) "
                 "and file size (ulimit -f)"
             ) from error
-        self.inputs = Segment(self.input_descriptor, input_size)
-        self._outputs = Segment(self.output_descriptor, output_size)
         self.outputs = self._outputs.view
         self.returned: deque[int] = deque()
         self._lent: dict[int, weakref.ref[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}

@@ -1,0 +1,146 @@
+"""The default scheduler under any order of events, and what its callers rely on."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from naiad.scheduling.fifo import FifoScheduler
+
+
+class Scheduling(RuleBasedStateMachine):
+    """Items are numbers in the order they came; the machine plays guests that work them off, refuse them and die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler: FifoScheduler[str, int] = FifoScheduler()
+        self.held: dict[str, list[int]] = {}
+        self.depth: dict[str, int] = {}
+        self.arrived = 0
+        self.instances = 0
+        self.gone: set[int] = set()
+
+    def take(self, decisions) -> None:
+        """Carry decisions out."""
+        taken = [item for _, items in decisions for item in items]
+        assert taken == sorted(taken), "a later request overtook an earlier one"
+        for instance, items in decisions:
+            assert len(items) == 1
+            self.held[instance] += items
+            assert len(self.held[instance]) <= self.depth[instance]
+
+    @rule()
+    def enqueue(self):
+        self.take(self.scheduler.enqueue(self.arrived))
+        self.arrived += 1
+
+    @rule()
+    def add(self):
+        name = f"i{self.instances}"
+        self.instances += 1
+        self.held[name], self.depth[name] = [], 1
+        self.take(self.scheduler.add(name))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), depth=st.integers(1, 4))
+    def set_depth(self, data, depth):
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        # A smaller depth takes effect as work is done; what is held already stays.
+        self.depth[name] = max(depth, len(self.held[name]))
+        self.scheduler.set_depth(name, self.depth[name])
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def finish(self, data):
+        name = data.draw(st.sampled_from(sorted(name for name, items in self.held.items() if items)))
+        self.gone.add(self.held[name].pop(0))
+        self.take(self.scheduler.finished(name))
+
+    @precondition(lambda self: any(len(items) > 1 for items in self.held.values()))
+    @rule(data=st.data())
+    def undo(self, data):
+        """The item dispatched last finds no room in the segment."""
+        name = data.draw(st.sampled_from(sorted(name for name, items in self.held.items() if len(items) > 1)))
+        self.scheduler.undo(name, (self.held[name].pop(),))
+        self.depth[name] = max(1, len(self.held[name]))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def die(self, data):
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        items = self.held.pop(name)
+        self.scheduler.remove(name)
+        self.gone.update(items[:1])
+        before = list(self.scheduler.waiting)
+        decisions = self.scheduler.put_back(tuple(items[1:]))
+        taken = [item for _, each in decisions for item in each]
+        assert taken + list(self.scheduler.waiting) == items[1:] + before
+        for instance, each in decisions:
+            self.held[instance] += each
+
+    @precondition(lambda self: self.scheduler.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data):
+        item = data.draw(st.sampled_from(list(self.scheduler.waiting)))
+        assert self.scheduler.withdraw(item)
+        assert not self.scheduler.withdraw(item)
+        self.gone.add(item)
+
+    @rule()
+    def drain(self):
+        waiting = list(self.scheduler.waiting)
+        assert list(self.scheduler.drain()) == waiting
+        self.gone.update(waiting)
+
+    @invariant()
+    def no_item_is_lost_or_doubled(self):
+        present = [item for items in self.held.values() for item in items] + list(self.scheduler.waiting)
+        assert sorted(present + list(self.gone)) == list(range(self.arrived))
+
+    @invariant()
+    def nothing_waits_beside_an_idle_instance(self):
+        assert not self.scheduler.waiting or all(self.held.values())
+
+
+TestScheduling = Scheduling.TestCase
+TestScheduling.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_requests_start_in_the_order_they_came():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    for item in range(5):
+        assert scheduler.enqueue(item) == []
+    assert scheduler.add("a") == [("a", (0,))]
+    assert scheduler.add("b") == [("b", (1,))]
+    assert scheduler.finished("b") == [("b", (2,))]
+    assert list(scheduler.waiting) == [3, 4]
+
+
+def test_the_least_loaded_instance_is_first():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    for name in ("a", "b"):
+        scheduler.add(name)
+        scheduler.set_depth(name, 3)
+    assert [scheduler.enqueue(item)[0].instance for item in range(7) if item < 6] == ["a", "b"] * 3
+    assert scheduler.enqueue(6) == []
+
+
+def test_what_a_dead_instance_had_not_begun_comes_before_what_waits():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    scheduler.add("a")
+    scheduler.set_depth("a", 3)
+    for item in range(5):
+        scheduler.enqueue(item)
+    scheduler.remove("a")
+    assert scheduler.put_back((1, 2)) == []
+    assert scheduler.add("b") == [("b", (1,))]
+    assert list(scheduler.waiting) == [2, 3, 4]
+
+
+def test_reports_about_an_instance_that_is_gone_change_nothing():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    scheduler.remove("never there")
+    scheduler.set_depth("never there", 5)
+    assert scheduler.finished("never there") == []
+    scheduler.undo("never there", (1,))
+    assert scheduler.add("a") == [("a", (1,))]
