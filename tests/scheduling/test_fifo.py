@@ -56,10 +56,10 @@ class Scheduling(RuleBasedStateMachine):
         self.gone.add(self.held[name].pop(0))
         self.take(self.scheduler.finished(name))
 
-    @precondition(lambda self: any(len(items) > 1 for items in self.held.values()))
+    @precondition(lambda self: all(self.held.values()) and any(len(items) > 1 for items in self.held.values()))
     @rule(data=st.data())
     def undo(self, data):
-        """The item dispatched last finds no room in the segment."""
+        """The item dispatched last finds no room in the segment; none was idle, or that one would have been given it."""
         name = data.draw(st.sampled_from(sorted(name for name, items in self.held.items() if len(items) > 1)))
         self.scheduler.undo(name, (self.held[name].pop(),))
         self.depth[name] = max(1, len(self.held[name]))
