@@ -1,0 +1,47 @@
+"""Environments shared by the tests here: making one takes a second, and none of them is changed by a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from environments import makers
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.progress import Progress
+
+
+class Recorder:
+    """Remembers progress."""
+
+    def __init__(self) -> None:
+        self.events: list[Progress] = []
+
+    def progress(self, event: Progress) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def manager(tmp_path: Path, recorder: Recorder) -> EnvironmentManager:
+    return EnvironmentManager(tmp_path / "store", reporter=recorder)
+
+
+@pytest.fixture(scope="session")
+def minor() -> str:
+    return makers.other_minor()
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, minor: str) -> Path:
+    """A whole environment of another Python than ours."""
+    return makers.make_environment(tmp_path_factory.mktemp("made") / "whole", minor)
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
+    """It, in an archive."""
+    return makers.pack_plainly(whole, tmp_path_factory.mktemp("packed") / "whole.tar.gz")
