@@ -86,6 +86,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         self._ticket = -1
         self._ahead: deque[Request] = deque()
         self._is_paused = False
+        self._is_answering = False
+        self._is_blocked = False
         self._is_closing = False
         self._reset()
         self._kept = bytearray()
@@ -95,6 +97,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         self._method = ""
         self._headers: dict[bytes, bytes] = {}
         self._header_size = 0
+        self._head_received = 0
+        self._is_in_head = False
         self._chunks: list[bytes] = []
         self._received = 0
         self._direct: bytearray | None = None
@@ -115,6 +119,15 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         if self._current is not None and self._ticket >= 0:
             self._cancel(self._ticket)
 
+    def pause_writing(self) -> None:
+        """The client does not read its answers: make no more of them."""
+        self._is_blocked = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._is_blocked = False
+        self._answer_ahead()
+
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the next bytes of the socket go."""
         if self._direct_view is not None:
@@ -123,6 +136,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
+        if self._is_closing:
+            return  # after what was refused nothing counts any more
         if self._direct_view is not None:
             self._received += nbytes
             if self._received == len(self._direct_view):
@@ -134,11 +149,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             self._take(self._rest + self._view[:nbytes] if self._rest else bytes(self._view[:nbytes]))
 
     def eof_received(self) -> bool:
-        """The client will send no more; what it asked is still answered."""
-        if self._current is None:
-            return False
-        self._is_closing = True
-        return True
+        """The client has closed its end, which most do when they go away: what it asked is cancelled with the rest."""
+        return False
 
     # -- requests recognised by their head ------------------------------------------------------------------------
 
@@ -185,6 +197,11 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         self._rest = b""
         try:
             self._parser.feed_data(data)
+            if self._is_in_head:
+                # The parser tells of a header once it is whole, which an endless one never is.
+                self._head_received += len(data)
+                if self._head_received > self._limits.header_bytes + _BUFFER:
+                    self._refuse_header()
         except httptools.HttpParserUpgrade:
             self._refuse(501, "protocol upgrades are not supported")
         except httptools.HttpParserError as problem:
@@ -194,6 +211,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._reset()
+        self._is_in_head = True
 
     def on_url(self, url: bytes) -> None:
         """Part of the request target."""
@@ -208,16 +226,18 @@ class Connection(asyncio.BufferedProtocol, Exchange):
     def on_headers_complete(self) -> None:
         """All headers are here: a body may follow."""
         assert self._parser is not None
+        self._is_in_head = False
         self._method = self._parser.get_method().decode()
         length = self._headers.get(b"content-length", b"")
-        if self._headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
-            self._transport.write(_CONTINUE)
         if length.isdigit() and b"transfer-encoding" not in self._headers:
             size = int(length)
             if size > self._limits.body_bytes:
                 self._refuse_body(size)
-            elif size > _DIRECT:
+                return
+            if size > _DIRECT:
                 self._begin_direct(size)
+        if self._headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         """Part of a body."""
@@ -265,6 +285,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         transport = self._transport
         if transport is None or current is None:
             return
+        if current.method == "HEAD":
+            parts = parts[:1]  # the length of what a GET would bring, without it (RFC 9110, 9.3.2)
         if len(parts) > 1 and sum(map(len, parts)) <= _BUFFER:
             transport.write(b"".join(parts))
         else:
@@ -273,9 +295,22 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(body.obj) <= _KEPT:
             self._kept = body.obj
         if not current.keep_alive or (self._is_closing and not self._ahead):
+            self._is_closing = True
             transport.close()
         elif self._ahead:
+            self._answer_ahead()
+
+    def _answer_ahead(self) -> None:
+        """Answer what was sent ahead, as far as it can be answered at once.
+
+        A loop, which `respond` leaves to whoever runs it already: a thousand small requests fit into one packet.
+        """
+        if self._is_answering:
+            return
+        self._is_answering = True
+        while self._ahead and self._current is None and not self._is_blocked and self._transport is not None:
             self._next(self._ahead.popleft())
+        self._is_answering = False
 
     def close_when_idle(self) -> None:
         """Close now if nothing is being answered, else after the answer."""
@@ -310,7 +345,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         if self._is_closing:
             return
         request = Request(head.method, head.path, head.headers, body, head.keep_alive)
-        if self._current is None and not self._ahead:
+        if self._current is None and not self._ahead and not self._is_blocked:
             self._next(request)
             return
         self._ahead.append(request)

@@ -63,7 +63,7 @@ _FIXED: dict[str, tuple[Endpoint, tuple[str, ...]]] = {
     "/v2/logging": (Endpoint.LOGGING, _BOTH),
 }
 _MODEL = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
+    r"/v2/models/([^/]+)(?:/versions/([0-9]{1,100}))?"  # longer ones are no numbers to Python, nor versions to anyone
     r"(?:/(infer|generate_stream|generate|ready|config|stats|trace/setting))?"
 )
 _MODEL_ACTIONS: dict[str | None, tuple[Endpoint, tuple[str, ...]]] = {

@@ -1,0 +1,250 @@
+"""HTTP/1.1 on a raw socket: what clients may do, what they may not, and that nobody else pays for it."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+
+import pytest
+
+from .raw import Client, chunked, infer, raw, request
+
+IDENTITY = "/v2/models/identity/infer"
+HELD = "/v2/models/held/infer"
+LATER = "/v2/models/later/infer"
+
+
+def data(answer) -> list[float]:
+    assert answer.status == 200, answer.body
+    return answer.json()["outputs"][0]["data"]
+
+
+def test_twenty_requests_in_one_packet_are_answered_in_their_order(client):
+    paths = [IDENTITY, LATER]
+    client.send(b"".join(request(paths[n % 2], infer(n, request_id=f"r{n}")) for n in range(20)))
+    answers = [client.read().json() for _ in range(20)]
+    assert [answer["id"] for answer in answers] == [f"r{n}" for n in range(20)]
+    assert [answer["outputs"][0]["data"] for answer in answers] == [[n] for n in range(20)]
+
+
+def test_connection_serves_one_request_after_another(client):
+    for n in range(5):
+        client.send(request(IDENTITY, infer(n)))
+        assert data(client.read()) == [n]
+
+
+def test_requests_sent_ahead_of_a_slow_one_wait_for_it(server, client):
+    client.send(request(HELD, infer(1)), request("/v2/health/live", method="GET"), request(IDENTITY, infer(3)))
+    server.until(lambda engine: engine.held)
+    server.release()
+    assert data(client.read()) == [1]
+    assert client.read().body == b""
+    assert data(client.read()) == [3]
+
+
+def test_thousands_of_small_requests_ahead_of_a_slow_one_are_answered(server, client):
+    """Answered one within the other, they would exhaust the stack."""
+    small = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
+    client.send(request(HELD, infer(1)) + small * 1800)
+    server.until(lambda engine: engine.held)
+    server.release()
+    assert data(client.read()) == [1]
+    assert {client.read().status for _ in range(1800)} == {200}
+
+
+def test_request_sent_ahead_reaches_the_engine_after_the_one_before_is_answered(server, client):
+    client.send(request(HELD, infer(1)), request(HELD, infer(2)))
+    server.until(lambda engine: engine.held)
+    assert len(server.engine.requests) == 1, "the second waits outside of the engine"
+    server.release()
+    assert [data(client.read()), data(client.read())] == [[1], [2]]
+    assert server.engine.cancelled == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 65_536])
+def test_chunked_bodies_come_whole_whatever_their_chunks(client, size):
+    body = infer(*range(100))
+    client.send(chunked(IDENTITY, body, size))
+    assert data(client.read()) == list(range(100))
+    client.send(request(IDENTITY, infer(5)))
+    assert data(client.read()) == [5]
+
+
+def test_large_body_in_odd_pieces_comes_whole(server, client):
+    body = bytes(range(256)) * (20 << 12)
+    packet = raw("identity", body)
+    position = 0
+    for size in (100, 1, 65_535, 65_536, 65_537, 3, 1_000_003, len(packet)):
+        client.send(packet[position : position + size])
+        position += size
+    answer = client.read()
+    assert answer.status == 200
+    assert answer.body.endswith(body)
+
+
+def test_large_chunked_body_comes_whole(client):
+    body = bytes(range(256)) * (1 << 12)
+    client.send(chunked(IDENTITY, body, 100_001, "Inference-Header-Content-Length: 0"))
+    assert client.read().body.endswith(body)
+
+
+def test_small_and_large_bodies_alternate_on_one_connection(client):
+    large = bytes(range(256)) * 1000
+    for n in range(4):
+        client.send(request(IDENTITY, infer(n)), raw("identity", large))
+        assert data(client.read()) == [n]
+        assert client.read().body.endswith(large)
+
+
+@pytest.mark.parametrize("first", [b"", chunked(IDENTITY, infer(0), 9)], ids=["at once", "after a chunked request"])
+def test_endless_header_is_refused_before_it_fills_the_memory(client, first):
+    client.send(first)
+    if first:
+        client.read()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.send(b"GET / HTTP/1.1\r\nX-Endless: ", b"a" * (200 << 10))
+    answer = client.read()
+    assert answer.status == 431
+    assert answer.json() == {"error": "request line and headers exceed the limit of 16384 bytes"}
+    assert client.is_ended_by_server()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        request(IDENTITY).replace(b"Content-Length: 0", b"Content-Length: 33554433"),
+        request(IDENTITY, b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 33554433"),
+        b"POST %b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % IDENTITY.encode(),
+    ],
+    ids=["length", "length and expectation", "chunks"],
+)
+def test_body_over_the_limit_is_refused(client, packet):
+    """Asked before it is sent (100-continue), the refusal spares the client the sending."""
+    client.send(packet)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        if b"chunked" in packet:
+            for _ in range(33):
+                client.send(b"100000\r\n%b\r\n" % bytes(1 << 20))
+    try:
+        answer = client.read()
+    except ConnectionResetError:  # the refusal may be lost where the client goes on sending
+        assert b"chunked" in packet
+        return
+    assert answer.status == 413
+    assert "exceeds the limit of 33554432 bytes" in answer.json()["error"]
+    assert client.is_ended_by_server()
+
+
+def test_what_follows_a_refused_request_is_not_kept(server, client):
+    """The refusal waits for the answer before it; what the client sends meanwhile must not fill the memory."""
+    client.send(request(HELD, infer(1)), b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+    server.until(lambda engine: engine.held)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(64):
+        client.send(bytes(1 << 20))
+    server.release()
+    assert data(client.read()) == [1]
+    assert client.is_ended_by_server()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+
+
+def test_client_that_reads_no_answers_is_given_no_more(server, client):
+    """Else every request of a few bytes would leave an answer of a megabyte in the server's memory."""
+    client.send(raw("identity", bytes(4 << 20)))
+    server.until(lambda engine: len(engine.requests) == 1)
+    client.socket.setblocking(False)
+    packet = memoryview(request(IDENTITY, infer(1)) * 20_000)
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while sent < len(packet):
+            sent += client.socket.send(packet[sent:])
+    assert len(server.engine.requests) < 100
+    client.socket.setblocking(True)
+    client.socket.settimeout(20)
+    assert client.read().status == 200
+    assert data(client.read()) == [1]
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/identity", "/v2/health/live"])
+def test_head_is_answered_without_a_body(client, path):
+    client.send(request(path, method="HEAD"))
+    assert client.read(with_body=False).status == 405
+    client.send(request("/v2/health/live", method="GET"))
+    assert client.read().status == 200
+
+
+def test_options_name_what_is_allowed(client):
+    client.send(request("/v2/repository/index", method="OPTIONS"))
+    answer = client.read()
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("version", ["1" * 25, "9" * 5000], ids=["25-digits", "5000-digits"])
+def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
+    client.send(request(f"/v2/models/identity/versions/{version}", method="GET"))
+    assert client.read().status in {400, 404}
+
+
+def test_http_1_0_is_answered_once(client):
+    client.send(request(IDENTITY, infer(1), version="1.0"))
+    assert data(client.read()) == [1]
+    assert client.is_ended_by_server()
+
+
+def test_connection_close_ends_also_what_was_sent_ahead(server, client):
+    client.send(request(LATER, infer(1), "Connection: close") + request(IDENTITY, infer(2)))
+    assert data(client.read()) == [1]
+    assert client.is_ended_by_server()
+    assert len(server.engine.requests) == 1
+
+
+def test_client_that_shuts_its_end_still_gets_what_was_answered(server, client):
+    client.send(request(IDENTITY, infer(1)) + request("/v2", method="GET"))
+    client.socket.shutdown(socket.SHUT_WR)
+    assert data(client.read()) == [1]
+    assert client.read().status == 200
+    assert client.is_ended_by_server()
+
+
+def test_client_that_leaves_cancels_its_request(server):
+    with contextlib.closing(Client(server.port)) as leaving:
+        leaving.send(request(HELD, infer(1)), request(IDENTITY, infer(2)))
+        server.until(lambda engine: engine.held)
+    server.until(lambda engine: engine.cancelled == [1])
+    assert len(server.engine.requests) == 1, "what was sent ahead is dropped"
+
+
+def test_answered_request_is_not_cancelled_when_its_client_leaves(server):
+    with contextlib.closing(Client(server.port)) as leaving:
+        leaving.send(request(IDENTITY, infer(1)) + request(HELD, infer(2)))
+        server.until(lambda engine: engine.held)
+        assert data(leaving.read()) == [1]
+    server.until(lambda engine: engine.cancelled)
+    assert server.engine.cancelled == [2]
+
+
+def test_stopping_lets_the_request_being_answered_finish(server, client):
+    with contextlib.closing(Client(server.port)) as idle:
+        idle.send(request("/v2/health/live", method="GET"))
+        idle.read()
+        client.send(request(HELD, infer(1)))
+        server.until(lambda engine: engine.held)
+        server.loop.call(lambda: server.loop.loop.create_task(server.frontend.stop(20)))
+        assert idle.is_ended_by_server()
+        server.release()
+        assert data(client.read()) == [1]
+        assert client.is_ended_by_server()
+
+
+def test_error_in_the_server_is_answered_and_the_connection_goes_on(server, client, caplog):
+    def broken(name: str, version: int = -1) -> bool:
+        raise ZeroDivisionError
+
+    server.engine.is_model_ready = broken
+    client.send(request("/v2/models/identity/ready", method="GET"))
+    answer = client.read()
+    assert (answer.status, answer.json()["error"]) == (500, "internal error; the server's log has the details")
+    client.send(request(IDENTITY, infer(1)))
+    assert data(client.read()) == [1]
+    assert "cannot answer GET b'/v2/models/identity/ready'" in caplog.text
