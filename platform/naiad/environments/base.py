@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from naiad.environments.elf import read_dynamic_section
 from naiad.environments.relocate import relocate_binaries, relocate_texts
@@ -31,7 +32,7 @@ print(json.dumps({
     "version": platform.python_version(),
     "prefix": sys.base_prefix,
     "stdlib": sysconfig.get_path("stdlib", vars=scheme),
-    "platstdlib": os.path.dirname(os.path.realpath(sysconfig.get_config_var("DESTSHARED") or os.__file__)),
+    "extensions": [path for path in sys.path if path.endswith("lib-dynload") and os.path.isdir(path)],
     "include": sysconfig.get_path("include", vars=scheme),
     "cache_tag": sys.implementation.cache_tag,
     "implementation": sys.implementation.name,
@@ -92,7 +93,7 @@ def inspect_base(python: Path) -> BaseInterpreter:
         answer = subprocess.run(
             [python, "-I", "-S", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=30
         ).stdout
-        facts: dict[str, str] = json.loads(answer)
+        facts: dict[str, Any] = json.loads(answer)
     except subprocess.CalledProcessError as error:
         raise ExecutionEnvironmentError(f"{python} does not work: {error.stderr.strip()[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
@@ -130,7 +131,7 @@ def copy_base(base: BaseInterpreter, prefix: Path) -> None:
         relocate_texts(_build_settings(prefix), base.prefix, prefix)
 
 
-def _require_copyable(base: BaseInterpreter, facts: dict[str, str]) -> None:
+def _require_copyable(base: BaseInterpreter, facts: dict[str, Any]) -> None:
     where = f"cannot build from {base.executable} (Python {base.version})"
     if facts["system"] != "linux":
         raise ExecutionEnvironmentError(f"{where}: environments can be built on Linux only, this is {facts['system']}")
@@ -140,11 +141,11 @@ def _require_copyable(base: BaseInterpreter, facts: dict[str, str]) -> None:
         raise ExecutionEnvironmentError(f"{where}: its standard library is not in {base.stdlib} as files")
     if not base.stdlib.is_relative_to(base.prefix):
         raise ExecutionEnvironmentError(f"{where}: its standard library {base.stdlib} lies outside {base.prefix}")
-    extensions = Path(facts["platstdlib"])
-    if base.stdlib not in (extensions, *extensions.parents):
-        raise ExecutionEnvironmentError(
-            f"{where}: its extension modules {extensions} lie outside its standard library {base.stdlib}"
-        )
+    for extensions in facts["extensions"]:
+        if not Path(extensions).resolve().is_relative_to(base.stdlib):
+            raise ExecutionEnvironmentError(
+                f"{where}: its extension modules {extensions} lie outside its standard library {base.stdlib}"
+            )
 
 
 def _copy_stdlib(base: BaseInterpreter, target: Path) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
 from naiad.environments.conda_meta import write_conda_meta
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.pip_install import find_pip, install_requirements
-from naiad.environments.probe import Interpreter, ask
+from naiad.environments.probe import ask
 from naiad.environments.recipe import Preference, Recipe, read_recipe
 from naiad.environments.relocate import relocate_binaries
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
@@ -90,6 +89,8 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     python = prefix / "bin" / f"python{base.minor}"
     progress(f"copying Python {base.version} from {base.prefix}")
     copy_base(base, prefix)
+    # Before the long part: an interpreter that cannot be copied should not cost a download first.
+    _require_hermetic(python, prefix, base)
     _compile(python, prefix)
     write_conda_meta(prefix, base.version)
     if recipe.requirements is not None:
@@ -100,16 +101,15 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
         _compile(python, prefix)
     _copy_files(recipe, prefix)
     progress("checking that it runs by itself")
-    itself = ask(python)
-    _require_hermetic(itself, prefix, base)
-    return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(itself.site_dirs))
+    _require_hermetic(python, prefix, base)
+    return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(prefix))
 
 
 def _choose(recipe: Recipe, python: str | None) -> Path:
     """The interpreter to copy: the one asked for, or the newest of those the recipe takes, by its preference."""
     if python is not None and "/" in python:
         return Path(python)
-    for wanted in _wishes(recipe, python):
+    for wanted in _wishes(recipe, python, sys.version_info[:2]):
         try:
             return find_interpreter(wanted, _cache(), need_numpy=False).python
         except InterpreterNotFoundError as error:
@@ -117,15 +117,14 @@ def _choose(recipe: Recipe, python: str | None) -> Path:
     raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
 
 
-def _wishes(recipe: Recipe, python: str | None) -> list[SpecifierSet]:
+def _wishes(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
     """Sets of versions to look for, the dearest first."""
     if python is not None:
         return [_exactly(python)]
-    host = f"{sys.version_info.major}.{sys.version_info.minor}.*"
     if recipe.prefer is Preference.NEWEST:
         return [recipe.python]
     sign = "==" if recipe.prefer is Preference.HOST else "!="
-    return [recipe.python & SpecifierSet(f"{sign}{host}"), recipe.python]
+    return [recipe.python & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), recipe.python]
 
 
 def _exactly(version: str) -> SpecifierSet:
@@ -139,10 +138,10 @@ def _exactly(version: str) -> SpecifierSet:
 
 def _compile(python: Path, prefix: Path) -> None:
     """Compile what has no bytecode yet: it halves the start of a guest, and a read-only environment never gets it."""
-    folders = [str(path) for path in prefix.glob("lib*") if path.is_dir()] + [str(prefix / "local")]
+    folders = [str(path) for path in prefix.glob("lib*") if path.is_dir()]
     # Some packages ship files for other versions of Python; those that do not compile are never imported.
     subprocess.run(
-        [python, "-I", "-m", "compileall", "-q", "-j", "0", *filter(os.path.isdir, folders)],
+        [python, "-I", "-m", "compileall", "-q", "-j", "0", *folders],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=False,
@@ -159,21 +158,26 @@ def _copy_files(recipe: Recipe, prefix: Path) -> None:
             shutil.copy2(source, target)
 
 
-def _require_hermetic(itself: Interpreter, prefix: Path, base: BaseInterpreter) -> None:
+def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None:
     """Refuse a copy that still lives off the original: it would fail, or run other code, on the next machine."""
+    refusal = f"the Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix}"
+    advice = "use another interpreter of that version, such as one of pyenv or uv"
+    try:
+        itself = ask(python)
+    except ExecutionEnvironmentError as error:
+        raise ExecutionEnvironmentError(f"{refusal} does not run by itself ({error.message}); {advice}") from error
     places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
     if itself.libpython is not None:
         places.append(Path(itself.libpython))
     outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
     if outside:
-        raise ExecutionEnvironmentError(
-            f"Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix} still uses "
-            f"{', '.join(outside)}; use another interpreter of that version, such as one of pyenv or uv"
-        )
+        raise ExecutionEnvironmentError(f"{refusal} still uses {', '.join(outside)}; {advice}")
 
 
-def _packages(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    found = importlib.metadata.distributions(path=list(folders))
+def _packages(prefix: Path) -> tuple[tuple[str, str], ...]:
+    # Debian's Python keeps packages in `lib/python3/dist-packages`.
+    folders = [str(folder) for kind in ("site", "dist") for folder in prefix.glob(f"lib*/python*/{kind}-packages")]
+    found = importlib.metadata.distributions(path=folders)
     return tuple(sorted((one.name, one.version) for one in found))
 
 

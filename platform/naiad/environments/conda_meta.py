@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_conda_meta"]
+__all__ = ["CHANNEL", "write_conda_meta"]
+
+CHANNEL = "naiad"
 
 _SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le"}
 
@@ -37,10 +39,10 @@ def write_conda_meta(prefix: Path, version: str) -> int:
         "version": version,
         "build": "0",
         "build_number": 0,
-        "channel": "naiad",
+        "channel": CHANNEL,
         "subdir": _SUBDIRS.get(platform.machine(), f"linux-{platform.machine()}"),
         "fn": f"{build}.tar.bz2",
-        "url": f"naiad://local/{build}.tar.bz2",
+        "url": f"{CHANNEL}://local/{build}.tar.bz2",
         "depends": [],
         "constrains": [],
         "license": "PSF-2.0",
@@ -50,7 +52,7 @@ def write_conda_meta(prefix: Path, version: str) -> int:
     }
     _write(prefix / "conda-meta" / f"{build}.json", record)
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    history = f"==> {now} <==\n# cmd: naiad env build\n+naiad::{build}\n# update specs: ['python={version}']\n"
+    history = f"==> {now} <==\n# cmd: naiad env build\n+{CHANNEL}::{build}\n# update specs: ['python={version}']\n"
     (prefix / "conda-meta" / "history").write_text(history, encoding="utf-8")
     return len(entries)
 

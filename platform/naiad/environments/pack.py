@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import conda_pack
 
+from naiad.environments.conda_meta import CHANNEL
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["PackedEnvironment", "pack"]
@@ -70,6 +72,9 @@ def pack(prefix: Path, output: Path, *, format: str | None = None, force: bool =
             conda_pack.pack(prefix=str(prefix), output=str(unfinished), format=chosen, force=True, n_threads=-1)
     except conda_pack.CondaPackException as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: {_advice(str(error))}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        # Records in conda-meta are other programs' work, and conda-pack does not check them.
+        raise ExecutionEnvironmentError(f"cannot pack {prefix}: conda-pack failed on it: {error!r}") from error
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix} into {output}: {error}") from error
     said = tuple(str(one.message) for one in caught if issubclass(one.category, UserWarning))
@@ -94,11 +99,29 @@ def _require_packable(prefix: Path) -> None:
             "library from there and cannot run where those are not; build a whole environment from its requirements "
             "with `naiad env build` (`pip freeze` in the virtual environment lists them) and pack that"
         )
-    if not (prefix / "conda-meta").is_dir():
+    if not (prefix / "conda-meta" / "history").is_file():
         raise ExecutionEnvironmentError(
             f"cannot pack {prefix}: it is neither a conda environment nor made by `naiad env build` "
-            "(it has no conda-meta folder); build one with `naiad env build`"
+            "(it has no conda-meta/history); build one with `naiad env build`"
         )
+    built_at = _built_at(prefix)
+    if built_at not in (None, prefix):
+        raise ExecutionEnvironmentError(
+            f"cannot pack {prefix}: it was built in {built_at} and moved, so its scripts point there; move it back or "
+            "build it anew"
+        )
+
+
+def _built_at(prefix: Path) -> Path | None:
+    """Where `naiad env build` made an environment; None where something else made or unpacked it."""
+    for record in (prefix / "conda-meta").glob("python-*.json"):
+        try:
+            known = json.loads(record.read_text(encoding="utf-8"))
+            if known["channel"] == CHANNEL and known["link"]["source"]:
+                return Path(known["link"]["source"])
+        except (KeyError, TypeError, ValueError):
+            continue  # conda-pack has its own words for what is wrong with a record
+    return None
 
 
 def _home(venv: Path) -> str:

@@ -78,7 +78,7 @@ def install_requirements(recipe: Recipe, pip: Path, python: Path, progress: Call
             for line in process.stdout:
                 lines.append(line.rstrip())
                 if line.startswith(("Collecting ", "Installing ")):
-                    progress(line.strip())
+                    progress(line.partition(" (from ")[0].strip())
         except BaseException:
             process.kill()
             raise
@@ -107,4 +107,6 @@ def _failure(recipe: Recipe, lines: list[str]) -> ExecutionEnvironmentError:
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
+    kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
+    # Debian's Python would put packages and scripts under <prefix>/local, where nobody looks for scripts.
+    return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
