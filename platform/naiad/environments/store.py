@@ -15,52 +15,30 @@ a store. An entry is never changed once it is ready, and a changed archive is an
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from naiad.environments import jsonfile
 from naiad.environments.archive import unpack
 from naiad.environments.asking import last_words, run_clean, run_script
 from naiad.environments.digest import digest_of, fingerprint
 from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask
 from naiad.environments.progress import Reporter
+from naiad.environments.record import Stored, is_marked, read_record, write_record
 from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FORMAT = 1
 # Rewriting the prefixes of a large environment reads every text file of it.
 _SCRIPT_LIMIT = 600.0
 _COMPILED_AT_ONCE = 250
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One ready entry.
-
-    Attributes:
-        digest: Its name.
-        prefix: The environment's folder.
-        interpreter: What its interpreter said.
-        library_path: Folder its interpreter needs in LD_LIBRARY_PATH, None normally.
-        bytecode: Folder for its bytecode, None if it brought its own.
-    """
-
-    digest: str
-    prefix: Path
-    interpreter: Interpreter
-    library_path: Path | None
-    bytecode: Path | None
 
 
 class Store:
@@ -100,7 +78,7 @@ class Store:
                 _log.warning("cannot clean up %s in %s: %s", name, self.root, error)
 
     def _leftovers(self) -> set[str]:
-        entries = {path.name for path in _children(self.root) if not (path / "ready.json").exists()}
+        entries = {path.name for path in _children(self.root) if not is_marked(path)}
         staged = {path.name.partition(".")[0] for path in _children(self.root / "staging")}
         return {name for name in entries | staged if _DIGEST.fullmatch(name)}
 
@@ -136,27 +114,7 @@ class Store:
             lock.release()
 
     def _ready(self, digest: str) -> Stored | None:
-        entry = self.root / digest
-        record = jsonfile.read(entry / "ready.json")
-        if record is None or record.get("format") != _FORMAT:
-            return None
-        try:
-            prefix = entry / record["prefix"]
-            interpreter = Interpreter.from_json(
-                {**record["interpreter"], "python": str(prefix / record["python"]), "prefix": str(prefix)}
-            )
-            needs_library, has_bytecode = bool(record["needs_library_path"]), bool(record["has_bytecode"])
-        except (KeyError, TypeError, ValueError):
-            return None
-        if not interpreter.python.exists():
-            return None  # somebody cleaned up by hand
-        return Stored(
-            digest,
-            prefix,
-            interpreter,
-            prefix / "lib" if needs_library else None,
-            None if has_bytecode else entry / "bytecode",
-        )
+        return read_record(self.root / digest)
 
     def _make(self, archive: Path, digest: str, label: str) -> Stored:
         for path in self._half_made(digest):
@@ -217,18 +175,14 @@ class Store:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         _check_whole(found, prefix, where)
         require_numpy(found, where=where)
-        # Before the marker: after a power failure an entry that says it is ready must be complete.
-        os.sync()
-        record = {
-            "format": _FORMAT,
-            "archive": str(archive),
-            "prefix": str(prefix.relative_to(entry)),
-            "python": str(python.relative_to(prefix)),
-            "needs_library_path": library_path is not None,
-            "has_bytecode": has_bytecode,
-            "interpreter": found.as_json(),
-        }
-        jsonfile.write(entry / "ready.json", record)
+        write_record(
+            entry,
+            archive=archive,
+            interpreter=found,
+            prefix=prefix,
+            needs_library_path=library_path is not None,
+            has_bytecode=has_bytecode,
+        )
 
 
 def _environment_in(folder: Path) -> Path:

@@ -1,0 +1,97 @@
+"""The variables a guest starts with: what reaches it, what does not."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from naiad.environments.ready import ReadyEnvironment
+
+FOREIGN = ReadyEnvironment(
+    source=Path("/srv/env"),
+    prefix=Path("/srv/env"),
+    python=Path("/srv/env/bin/python"),
+    version=(3, 9, 18),
+    cache_tag="cpython-39",
+    abi="cpython-39-x86_64-linux-gnu",
+    numpy_version="2.0.2",
+)
+HOST = replace(FOREIGN, source=None, is_host=True)
+
+
+@pytest.mark.parametrize("environment", [FOREIGN, HOST])
+@pytest.mark.parametrize(
+    "name",
+    ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "CONDA_PREFIX", "PYENV_VERSION"],
+)
+def test_what_belongs_to_the_hosts_python_does_not_reach_a_guest(environment, name):
+    assert name not in environment.environ({name: "/host"})
+
+
+def test_what_belongs_to_nobodys_python_does():
+    base = {
+        "HOME": "/home/me",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "OMP_NUM_THREADS": "3",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+    }
+
+    assert base.items() <= FOREIGN.environ(base).items()
+
+
+def test_programs_of_the_environment_come_first():
+    assert FOREIGN.environ({"PATH": "/usr/bin:/bin"})["PATH"] == "/srv/env/bin:/usr/bin:/bin"
+    assert FOREIGN.environ({})["PATH"].startswith("/srv/env/bin:")
+
+
+def test_packages_in_somebodys_home_stay_out_unless_the_host_needs_them():
+    assert FOREIGN.environ({})["PYTHONNOUSERSITE"] == "1"
+    assert "PYTHONNOUSERSITE" not in replace(HOST, user_site=True).environ({"PYTHONNOUSERSITE": ""})
+
+
+def test_output_is_not_buffered():
+    assert FOREIGN.environ({})["PYTHONUNBUFFERED"] == "1"
+
+
+def test_bytecode_is_never_written_beside_a_model():
+    assert FOREIGN.environ({})["PYTHONDONTWRITEBYTECODE"] == "1"
+
+    aside = replace(FOREIGN, bytecode=Path("/store/bytecode")).environ({"PYTHONDONTWRITEBYTECODE": "1"})
+
+    assert aside["PYTHONPYCACHEPREFIX"] == "/store/bytecode"
+    assert "PYTHONDONTWRITEBYTECODE" not in aside
+
+
+def test_an_environment_is_activated_and_the_hosts_is_not(tmp_path):
+    assert FOREIGN.environ({"VIRTUAL_ENV": "/host", "CONDA_PREFIX": "/host"})["VIRTUAL_ENV"] == "/srv/env"
+
+    (tmp_path / "conda-meta").mkdir()
+    conda = replace(FOREIGN, prefix=tmp_path).environ({"CONDA_SHLVL": "3"})
+
+    assert conda["CONDA_PREFIX"] == str(tmp_path)
+    assert conda["CONDA_SHLVL"] == "1"
+
+
+def test_libraries_of_the_hosts_python_are_left_out_and_others_kept(tmp_path):
+    (tmp_path / "libpython3.11.so.1.0").touch()
+    inherited = f"{tmp_path}:/usr/local/cuda/lib64:{sys.prefix}/lib:"
+
+    assert FOREIGN.environ({"LD_LIBRARY_PATH": inherited})["LD_LIBRARY_PATH"] == "/usr/local/cuda/lib64"
+    assert HOST.environ({"LD_LIBRARY_PATH": inherited})["LD_LIBRARY_PATH"] == inherited
+    assert "LD_LIBRARY_PATH" not in FOREIGN.environ({"LD_LIBRARY_PATH": str(tmp_path)})
+
+
+def test_the_servers_own_variables_are_not_changed():
+    base = {"PYTHONPATH": "/x", "PATH": "/bin"}
+
+    FOREIGN.environ(base)
+
+    assert base == {"PYTHONPATH": "/x", "PATH": "/bin"}
+
+
+def test_an_environment_introduces_itself_in_a_line():
+    assert str(FOREIGN) == "/srv/env (Python 3.9.18, numpy 2.0.2)"
+    assert str(HOST) == "the host's interpreter (Python 3.9.18, numpy 2.0.2)"
