@@ -57,12 +57,12 @@ def unpack(archive: Path, into: Path, *, reporter: Reporter, label: str = "", li
     packed_with = identify(archive)
     packed_size = archive.stat().st_size
     _check_space(archive, into, unpacked_size(archive, packed_with) or packed_size)
-    meter = Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size)
     unpacker = _Unpacker(archive, into, limits or Limits(), packed_size)
     try:
-        for member, content in _readable(archive, members(archive, packed_with, meter.advance), unpacker):
-            unpacker.add(member, content)
-        unpacker.finish()
+        with Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter:
+            for member, content in _readable(archive, members(archive, packed_with, meter.advance), unpacker):
+                unpacker.add(member, content)
+            unpacker.finish()
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise _full(archive, into, needed=None) from error
@@ -70,7 +70,6 @@ def unpack(archive: Path, into: Path, *, reporter: Reporter, label: str = "", li
             f"cannot unpack {archive} into {into}: {error.strerror or error}"
             f"{f' ({error.filename})' if error.filename else ''}"
         ) from error
-    meter.finish()
     return Unpacked(unpacker.entries, unpacker.total_bytes)
 
 

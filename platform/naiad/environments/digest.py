@@ -57,7 +57,7 @@ def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -
 def _read(path: Path, meter: Meter) -> str:
     digest = hashlib.sha256()
     try:
-        with path.open("rb", buffering=0) as file:
+        with meter, path.open("rb", buffering=0) as file:
             while data := file.read(_CHUNK):
                 digest.update(data)
                 meter.advance(len(data))
@@ -65,5 +65,4 @@ def _read(path: Path, meter: Meter) -> str:
         raise ExecutionEnvironmentError(
             f"cannot read the execution environment {path}: {error.strerror or error}"
         ) from error
-    meter.finish()
     return digest.hexdigest()

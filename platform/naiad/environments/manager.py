@@ -18,8 +18,9 @@ from packaging.specifiers import SpecifierSet
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask_remembered
-from naiad.environments.progress import LogReporter, Reporter
+from naiad.environments.progress import Reporter
 from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.reporter import default_reporter
 from naiad.environments.store import Store
 from naiad.environments.versions import matches, version_text
 from naiad.errors import ExecutionEnvironmentError
@@ -32,12 +33,12 @@ class EnvironmentManager:
 
     Args:
         store_root: Folder of the store, made when first needed.
-        reporter: Whoever shows progress; the log if None.
+        reporter: Whoever shows progress; the log, and a bar on a terminal, if None.
     """
 
     def __init__(self, store_root: Path, *, reporter: Reporter | None = None) -> None:
         self._root = store_root.expanduser().absolute()
-        self._store = Store(self._root, reporter or LogReporter())
+        self._store = Store(self._root, reporter or default_reporter())
         self._sweep_once = threading.Lock()
         self._swept = False
 

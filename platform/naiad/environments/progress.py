@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 _log = logging.getLogger("naiad.environments")
@@ -27,6 +28,7 @@ class Progress:
         total: Bytes of the archive.
         seconds: Time since the step began.
         finished: Whether this is the step's last event.
+        failed: Whether it is the last because the step went wrong.
     """
 
     step: str
@@ -36,6 +38,7 @@ class Progress:
     total: int
     seconds: float
     finished: bool
+    failed: bool = False
 
     @property
     def rate(self) -> float:
@@ -68,15 +71,15 @@ class LogReporter:
         """Log the event if the last line about this archive is old enough."""
         if event.finished:
             self._last.pop(event.path, None)
-            level = logging.INFO if event.seconds >= 1 else logging.DEBUG
-            _log.log(level, "done %s", event)
+            level = logging.INFO if event.seconds >= 1 and not event.failed else logging.DEBUG
+            _log.log(level, "%s %s", "stopped" if event.failed else "done", event)
         elif event.seconds - self._last.get(event.path, 0.0) >= _LOG_INTERVAL:
             self._last[event.path] = event.seconds
             _log.info("%s", event)
 
 
 class Meter:
-    """Counts one step and passes events on at a bearable rate."""
+    """Counts one step and passes events on at a bearable rate; on leaving its `with` the step is over."""
 
     def __init__(self, reporter: Reporter, *, step: str, label: str, path: Path, total: int) -> None:
         self._reporter = reporter
@@ -96,11 +99,16 @@ class Meter:
             self._last = now
             self._emit(now, finished=False)
 
-    def finish(self) -> None:
-        """Note that the step is over."""
-        self._emit(time.monotonic(), finished=True)
+    def __enter__(self) -> Meter:  # noqa: PYI034 - typing.Self is 3.11+
+        return self
 
-    def _emit(self, now: float, *, finished: bool) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Whoever draws a bar has to take it away, however the step ends.
+        self._emit(time.monotonic(), finished=True, failed=kind is not None)
+
+    def _emit(self, now: float, *, finished: bool, failed: bool = False) -> None:
         event = Progress(
             step=self._step,
             label=self._label,
@@ -109,5 +117,6 @@ class Meter:
             total=self._total,
             seconds=now - self._began,
             finished=finished,
+            failed=failed,
         )
         self._reporter.progress(event)
