@@ -27,9 +27,7 @@ def main(arguments: list[str]) -> int:
     """Serve one model until told to stop; return the exit status."""
     options = dict(zip(arguments[::2], arguments[1::2]))
     _die_with(int(options["--host"]))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # A Ctrl-C in the terminal goes to the whole group; the host decides when a guest ends.
-        signal.signal(number, signal.SIG_IGN)
+    _leave_the_end_to_the_host()
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
     try:
         return _serve(channel, options)
@@ -69,6 +67,21 @@ def _segment(options: dict[str, str], name: str) -> Segment:
     segment = Segment(descriptor, int(options[f"{name}-size"]))
     os.close(descriptor)
     return segment
+
+
+def _leave_the_end_to_the_host() -> None:
+    """Outlive the signals that service managers send to all processes of a service at once.
+
+    By a handler that does nothing: processes that the model starts would inherit SIG_IGN, and then it could not
+    `terminate` them.
+    """
+    usual = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+    os.register_at_fork(after_in_child=restore)
 
 
 def _die_with(host: int) -> None:

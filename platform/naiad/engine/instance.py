@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from naiad.errors import GuestDiedError, ModelError, NaiadError
+from naiad.errors import GuestDiedError, NaiadError
 from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
@@ -98,7 +98,7 @@ class Instance:
         await asyncio.sleep(delay)
         try:
             self.worker = await self._start_worker()
-        except (GuestDiedError, ModelError) as error:
+        except NaiadError as error:
             logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
             self._plan(error)
             return

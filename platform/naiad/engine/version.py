@@ -102,14 +102,17 @@ class ModelVersion:
         Raises:
             NaiadError: The first failure.
         """
-        results = await asyncio.gather(*(instance.start() for instance in self.instances), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        try:
+            results = await asyncio.gather(*(instance.start() for instance in self.instances), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+        except BaseException:
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
-            raise failures[0]
+            raise
         for instance in self.instances:
-            assert instance.worker is not None
-            self._scheduler.add(instance.worker)
+            if instance.worker is not None:  # else it died while others started, and is being restarted
+                self._scheduler.add(instance.worker)
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then finalize and end all guests."""
@@ -117,6 +120,7 @@ class ModelVersion:
         deadline = loop.time() + timeout
         while self._pending and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(0.01)
+        self.reason = self.reason or "it is being unloaded"
         await asyncio.gather(*(instance.stop(max(deadline - loop.time(), 0.1)) for instance in self.instances))
         self._fail(list(self._pending.values()), NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
@@ -242,13 +246,13 @@ class ModelVersion:
     def died(self, worker: Worker, error: GuestDiedError) -> None:
         """Fail what the guest worked on, put back what it had not begun, and see to a new guest."""
         self._scheduler.remove(worker)
-        batches = [
-            [self._pending[key] for key in keys if key in self._pending] for keys, _, _ in worker.batches.values()
-        ]
+        batches = list(worker.batches.values())
         worker.batches.clear()
-        if batches:
-            self._fail(batches[0], error)
-        not_begun = tuple(itertools.chain.from_iterable(batches[1:]))
+        begun = batches[:1] if batches and batches[0].sent else []
+        self._fail([self._pending[key] for batch in begun for key in batch.keys if key in self._pending], error)
+        not_begun = tuple(
+            self._pending[key] for batch in batches[len(begun) :] for key in batch.keys if key in self._pending
+        )
         for pending in not_begun:
             pending.worker = None
         self._carry_out(self._scheduler.put_back(not_begun))

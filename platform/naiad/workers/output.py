@@ -39,17 +39,17 @@ class LineReader:
         self._end()
 
     def _readable(self) -> None:
-        if not self._read():
+        if self._read() is None:
             self._end()
 
-    def _read(self) -> bool:
+    def _read(self) -> bool | None:
+        """Take what is there; False where nothing is, None at the end."""
         try:
             data = os.read(self._pipe.fileno(), _CHUNK)
         except BlockingIOError:
-            # Nothing there now; for `close` that is the end, for the loop's callback it cannot happen.
             return False
         if not data:
-            return False
+            return None
         *lines, self._pending = (self._pending + data).split(b"\n")
         if len(self._pending) > _LONGEST_LINE:
             lines.append(self._pending)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import psutil
 from naiad_stub import wire
 
 from naiad.errors import GuestDiedError, ModelError, NaiadError, ProtocolError
@@ -28,10 +27,14 @@ from naiad.workers.channel import Channel
 from naiad.workers.exchange import CODES, Answer, Interface, read_responses, write_execute
 from naiad.workers.launch import LaunchSpec, spawn
 from naiad.workers.output import LineReader
+from naiad.workers.process import cpu_seconds_of, describe_exit
 
 logger = logging.getLogger("naiad.workers")
 
 _PROGRESS_CHECK_SECONDS = 0.5
+_EXIT_SECONDS = 1.0
+"""How long a guest may live on without its channel: one that is ending should end with its own exit code."""
+_WANT_RELEASE_SECONDS = 0.001
 _RETURNED_LIMIT = 64
 """Output blocks waiting to be told to the guest before a message of their own tells them."""
 
@@ -61,7 +64,7 @@ class Batch(NamedTuple):
     Attributes:
         keys: Keys of its requests.
         block: Their input block, -1 if there is none.
-        sent: When laying out began (monotonic ns).
+        sent: When laying out began (monotonic ns); 0 if the guest was gone before it could be sent.
     """
 
     keys: Sequence[int]
@@ -96,6 +99,9 @@ class Worker:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._last_progress = 0.0
         self._is_stopping = False
+        self._is_gone = False
+        self._is_wanted = False  # the guest waits for room in its output segment
+        self._verdict = ""  # why we killed it
         self._lines: list[LineReader] = []
         self._pidfd = -1
 
@@ -132,8 +138,7 @@ class Worker:
             if pipe is not None
         ]
         self._watch_exit()
-        # A guest that closes its channel is of no use any more; its exit tells the owner.
-        self._channel = Channel(sock, self._loop, self._take, self._kill_group)
+        self._channel = Channel(sock, self._loop, self._take, self._channel_ended)
         try:
             return await self._wait_started()
         except BaseException:
@@ -143,9 +148,9 @@ class Worker:
             self._started = None
 
     async def stop(self, timeout: float) -> None:
-        """Have the model finalized and wait for the process's end; kill it after *timeout* seconds."""
+        """Have the model finalized and wait for the process's end; kill it after *timeout* seconds (0: at once)."""
         self._is_stopping = True
-        if self._channel is not None and not self._exited.done():
+        if self._channel is not None and not self._exited.done() and timeout > 0:
             self._send(wire.pack(wire.Kind.FINALIZE))
             await asyncio.wait([self._exited], timeout=timeout)
             if not self._exited.done():
@@ -170,6 +175,9 @@ class Worker:
         """
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
+        if self._is_gone:  # its last answers are being read; the owner gets this back with its death
+            self.batches[number] = Batch([key for key, _ in batch], -1, 0)
+            return number
         data, block = write_execute(number, batch, self._interface, self.memory)
         if self.batches and self._channel is not None:
             self._channel.send_soon(data)
@@ -202,8 +210,10 @@ class Worker:
             else:
                 self._message(kind, payload)
         except (wire.WireError, ProtocolError) as error:
-            logger.error("'%s' (pid %d) broke the protocol and is killed: %s", self.spec.name, self.pid, error)  # noqa: TRY400
-            self._kill_group()
+            self._condemn(f"it broke the protocol: {error}")
+        except Exception as error:  # frames behind this one must not be lost with it
+            logger.exception("cannot handle a message of '%s' (pid %d)", self.spec.name, self.pid)
+            self._condemn(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
         number, done, started, ended, answers = read_responses(payload, self._interface, self.memory)
@@ -235,16 +245,19 @@ class Worker:
         if kind == wire.Kind.LOG:
             self._owner.said(self, *fields)
         elif kind == wire.Kind.WANT_RELEASE:
-            self._want_release()
+            if not self._is_wanted:
+                self._is_wanted = True
+                self._want_release()
         elif self._started is not None and not self._started.done():
             self._starting(kind, fields)
 
     def _want_release(self) -> None:
         """The guest waits for room: tell it as soon as anything comes back."""
         if self.memory.returned:
+            self._is_wanted = False
             self._tell_returned()
         elif not self._exited.done():
-            self._loop.call_later(0.001, self._want_release)
+            self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -281,11 +294,14 @@ class Worker:
             waited: list[asyncio.Future[Any]] = [self._started, self._exited]
             await asyncio.wait(waited, timeout=_PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if self._started.done():
-                return self._started.result()
+                answer = self._started.result()
+                # Ready and already gone: nobody would be told of that end any more. (Completing ends with an exit.)
+                if answer or not self._exited.done():
+                    return answer
             if self._exited.done():
                 raise self._obituary("while it started")
             now = self._loop.time()
-            used = _cpu_seconds(self.pid)
+            used = cpu_seconds_of(self.pid)
             if used > cpu_seconds:
                 cpu_seconds, self._last_progress = used, now
             if now - self._last_progress > self.spec.start_timeout:
@@ -325,13 +341,27 @@ class Worker:
             self._pidfd = -1
         if self._exited.done():
             return
-        if self._channel is not None and not self._is_stopping:
+        self._is_gone = True
+        if self._channel is not None:
             self._channel.drain()  # answers that arrived with the end still count
         self._exited.set_result(status)
         if self._started is None and not self._is_stopping:
             error = self._obituary("")
             self._dispose()
             self._owner.died(self, error)
+
+    def _channel_ended(self) -> None:
+        """A guest without its channel is of no use; its exit, which mostly is under way, tells the owner."""
+        if not self._is_stopping:  # `stop` has its own patience
+            self._loop.call_later(_EXIT_SECONDS, self._condemn, "it closed its channel")
+
+    def _condemn(self, reason: str) -> None:
+        """Kill the guest for something it did."""
+        if self._is_gone or self._is_stopping or self._verdict:
+            return
+        self._verdict = reason
+        logger.error("'%s' (pid %d) is killed: %s", self.spec.name, self.pid, reason)
+        self._kill_group()
 
     def _kill_group(self) -> None:
         if self.pid and not self._exited.done():
@@ -350,7 +380,8 @@ class Worker:
         status = self._exited.result() if self._exited.done() else None
         for lines in self._lines:
             lines.close()
-        text = f"Stub process '{self.spec.name}' is not healthy: {describe_exit(self.pid, status)}"
+        end = f"pid {self.pid} was killed: {self._verdict}" if self._verdict else describe_exit(self.pid, status)
+        text = f"Stub process '{self.spec.name}' is not healthy: {end}"
         return GuestDiedError(
             f"{text}{' ' + when if when else ''}.{self._last_words()}",
             exit_status=status,
@@ -363,25 +394,3 @@ class Worker:
     def _last_words(self) -> str:
         lines = self._last_lines()
         return "" if not lines else " Its last lines on stderr:\n" + "\n".join(lines)
-
-
-def describe_exit(pid: int, status: int | None) -> str:
-    """How a process ended, in words; *status* as `subprocess` gives it."""
-    if status is None:
-        return f"pid {pid} is gone"
-    if status >= 0:
-        return f"pid {pid} exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = " (out of memory?)" if name == "SIGKILL" else ""
-    return f"pid {pid} was killed by {name}{hint}"
-
-
-def _cpu_seconds(pid: int) -> float:
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
