@@ -90,6 +90,30 @@ def test_threads_that_ask_at_once_unpack_once(manager, archive, recorder):
 
     assert len(set(found)) == 1
     assert unpackings(recorder) == 1
+    assert sum(event.step == "reading" and event.finished for event in recorder.events) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_archive_of_another_user_is_told_how_to_be_shared(archive, tmp_path):
+    """conda-pack's archives can be read by their owner alone."""
+    script = """
+import os
+from pathlib import Path
+from naiad.environments import digest
+from naiad.environments.progress import LogReporter
+os.setgid(65534), os.setuid(65534)
+try:
+    digest.digest_of(Path("private.tar.gz"), Path("nowhere"), reporter=LogReporter())
+except Exception as error:
+    print(error)
+"""
+    shutil.copy(archive, tmp_path / "private.tar.gz")
+    (tmp_path / "private.tar.gz").chmod(0o600)
+    tmp_path.chmod(0o755)
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("cannot read the execution environment private.tar.gz: Permission denied; conda-pack")
 
 
 def test_processes_that_ask_at_once_unpack_once(archive, tmp_path):

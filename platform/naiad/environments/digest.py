@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -62,7 +63,9 @@ def _read(path: Path, meter: Meter) -> str:
                 digest.update(data)
                 meter.advance(len(data))
     except OSError as error:
+        # conda-pack makes its archives 0600: a server under another user's name meets this at once.
+        cure = "; conda-pack lets only its own user read what it packs: chmod it" if error.errno == errno.EACCES else ""
         raise ExecutionEnvironmentError(
-            f"cannot read the execution environment {path}: {error.strerror or error}"
+            f"cannot read the execution environment {path}: {error.strerror or error}{cure}"
         ) from error
     return digest.hexdigest()

@@ -18,7 +18,9 @@ import logging
 import re
 import shutil
 import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +49,7 @@ class Store:
     def __init__(self, root: Path, reporter: Reporter) -> None:
         self.root = root
         self._reporter = reporter
+        self._readings: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def ensure(self, archive: Path, label: str = "") -> Stored:
         """The entry for an archive's content, made now if there is none.
@@ -54,7 +57,9 @@ class Store:
         Raises:
             ExecutionEnvironmentError: If the archive cannot be used; nothing of it stays then.
         """
-        digest = digest_of(archive, self.root / "index", reporter=self._reporter, label=label)
+        # Models of one server that share an archive of gigabytes are loaded at once; one of them reads it.
+        with self._readings[archive]:
+            digest = digest_of(archive, self.root / "index", reporter=self._reporter, label=label)
         known = self._ready(digest)
         if known is not None:
             return known
