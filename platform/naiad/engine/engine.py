@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,20 +244,29 @@ class Engine:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:  # noqa: ARG002 - no ensembles yet
         """Begin to unload a model; unknown names are a success, as in the reference."""
         self._require_explicit()
-        if name not in [model.name for model in self._registry]:
+        async with self._locks.setdefault(name, asyncio.Lock()):  # a load that is under way comes first
+            if name in [model.name for model in self._registry]:
+                for record in self._registry.record(name).versions.values():
+                    self._begin_unload(name, record)
+
+    def _begin_unload(self, name: str, record: VersionRecord) -> None:
+        loaded = record.loaded
+        if loaded is None:
             return
-        for record in self._registry.record(name).versions.values():
-            if record.loaded is not None:
-                loaded = record.loaded
-                record.become(ModelState.UNLOADING)
-                task = asyncio.get_running_loop().create_task(self._unload(record, loaded))
-                self._unloads.add(task)
-                task.add_done_callback(self._unloads.discard)
-        self._registry.changed(name)
+        record.become(ModelState.UNLOADING)
+        self._registry.changed(name)  # before anything stops: no request may find it any more
+        record.leaving = loaded
+        self._in_background(self._unload(record, loaded))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._unloads.add(task)
+        task.add_done_callback(self._unloads.discard)
 
     async def _unload(self, record: VersionRecord, loaded: ModelVersion) -> None:
         await loaded.stop(self._settings.exit_timeout)
-        record.become(ModelState.UNAVAILABLE, UNLOADED)
+        if record.leaving is loaded and record.state is ModelState.UNLOADING:  # else it was loaded again meanwhile
+            record.become(ModelState.UNAVAILABLE, UNLOADED)
         logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
 
     async def _load_model(self, files: ModelFiles) -> None:
@@ -281,7 +290,9 @@ class Engine:
                     await self._load_version(model.versions.setdefault(number, VersionRecord()), files, message, number)
                 except NaiadError as error:
                     failures.append((number, error))
-            self._registry.changed(files.name)
+            if not failures:
+                for number in set(model.versions) - set(numbers):  # loaded once, and no longer asked for
+                    self._begin_unload(files.name, model.versions[number])
         if failures:
             reasons = "".join(
                 f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
@@ -305,14 +316,17 @@ class Engine:
             if before is None:
                 record.become(ModelState.UNAVAILABLE, reason)
             raise
+        except BaseException as error:
+            if before is None:
+                record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
+            raise
         logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
             record.loaded = loaded
-            task = asyncio.get_running_loop().create_task(before.stop(self._settings.exit_timeout))
-            self._unloads.add(task)
-            task.add_done_callback(self._unloads.discard)
+            self._in_background(before.stop(self._settings.exit_timeout))
+        self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
 
     def _require_explicit(self) -> None:
         if not self._settings.is_explicit:
@@ -331,5 +345,8 @@ class Engine:
     async def _tidy_forever(self) -> None:
         while True:
             await asyncio.sleep(_TIDY_SECONDS)
-            for version in self._registry.ready_versions():
-                version.tidy()
+            try:
+                for version in self._registry.ready_versions():
+                    version.tidy()
+            except Exception:
+                logger.exception("cannot tidy up")

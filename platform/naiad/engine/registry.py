@@ -24,17 +24,20 @@ class VersionRecord:
         state: Its state.
         reason: Why it is UNAVAILABLE.
         loaded: The version itself while it is READY.
+        leaving: What is being unloaded, while it is UNLOADING.
     """
 
     state: ModelState = ModelState.UNKNOWN
     reason: str = ""
     loaded: ModelVersion | None = None
+    leaving: ModelVersion | None = None
 
     def become(self, state: ModelState, reason: str = "", loaded: ModelVersion | None = None) -> None:
         """Go on to *state*; raises ValueError where it may not follow."""
         self.state = advance(self.state, state)
         self.reason = reason
         self.loaded = loaded
+        self.leaving = None
 
 
 @dataclass(slots=True)

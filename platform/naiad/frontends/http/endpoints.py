@@ -200,17 +200,24 @@ class InferSink:
     __slots__ = ("_coding", "_exchange", "_plan")
 
     def __init__(self, exchange: Exchange, plan: OutputPlan, coding: str) -> None:
-        self._exchange = exchange
+        self._exchange: Exchange | None = exchange
         self._plan = plan
         self._coding = coding
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - Sink
         """Write the response."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return  # a second answer would be taken for that to the connection's next request
         if response is None:
-            problem = NaiadError("the model ended the request without a response")
-            self._exchange.respond(error(problem))
-        else:
-            self._exchange.respond(self._write(response))
+            exchange.respond(error(NaiadError("the model ended the request without a response")))
+            return
+        try:
+            parts = self._write(response)
+        except Exception:
+            logger.exception("cannot write the response of '%s'", response.model_name)
+            parts = error_text(500, "internal error; the server's log has the details")
+        exchange.respond(parts)
 
     def _write(self, answer: InferResponse) -> Sequence[Buffer]:
         if answer.error is not None:
