@@ -175,3 +175,20 @@ def test_the_numpy_recipe_builds_under_another_python(tmp_path: Path) -> None:
     file, total = run_alone([str(built.python), "-I", "-c", code]).split()
     assert file.startswith(str(built.prefix))
     assert total == "6"
+
+
+@pytest.mark.slow
+def test_the_systems_own_python_can_be_copied_where_it_is_linked_statically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's: prefix /usr, packages in dist-packages, and by default scripts in local/bin."""
+    system = Path("/usr/bin/python3")
+    section = read_dynamic_section(system) if system.is_file() else None
+    if section is None or any(name.startswith("libpython") for name in section.needed):
+        pytest.skip("no statically linked /usr/bin/python3 on this machine")
+    offer_greeter(tmp_path / "wheels", monkeypatch)
+    built = build(write_recipe(tmp_path / "recipe", "greeter\n"), tmp_path / "prefix", python=str(system))
+    assert built.packages == (("greeter", "1.2"),)
+    assert run_alone([str(built.prefix / "bin" / "greet")]) == "hello\n"
+    path = json.loads(run_alone([str(built.python), "-I", "-c", _STATE]))["path"]
+    assert [folder for folder in path if not folder.startswith(f"{built.prefix}/")] == []

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
+from environments.elves import RPATH, RUNPATH, write_elf
+from naiad.environments.base import BaseInterpreter, copy_base
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
 from naiad.environments.relocate import relative_search_path, relocate_binaries, relocate_texts
 from naiad.errors import ExecutionEnvironmentError
-
-_RPATH, _RUNPATH = 15, 29
-_HEADERS = 64 + 2 * 56
-
-
-def _write_elf(path: Path, search_path: str, *, tag: int = _RUNPATH, needed: tuple[str, ...] = ("libc.so.6",)) -> Path:
-    """The least that is an ELF file with a dynamic section: headers, that section, its strings."""
-    strings, entries = b"\0", []
-    for kind, text in ((tag, search_path), *((1, name) for name in needed)):
-        entries.append((kind, len(strings)))
-        strings += text.encode() + b"\0"
-    size = 16 * (len(entries) + 2)
-    # The file is mapped at 0x1000, so that an address mistaken for an offset shows.
-    entries += [(5, 0x1000 + _HEADERS + size), (0, 0)]
-    dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
-    total = _HEADERS + size + len(strings)
-    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
-    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0x1000, total, total, 0x1000)
-    section = struct.pack("<IIQQQQQQ", 2, 6, _HEADERS, 0x1000 + _HEADERS, 0, size, size, 8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(header + load + section + dynamic + strings)
-    return path
 
 
 def _search_path(path: Path) -> str:
@@ -56,11 +34,11 @@ def test_only_entries_inside_the_origin_become_relative(search_path: str, folder
     assert relative_search_path(search_path, origins, folder=Path("/new", folder), prefix=Path("/new")) == relative
 
 
-@pytest.mark.parametrize("tag", [_RUNPATH, _RPATH])
+@pytest.mark.parametrize("tag", [RUNPATH, RPATH])
 def test_every_elf_file_of_a_prefix_looks_beside_itself_afterwards(tmp_path: Path, tag: int) -> None:
-    executable = _write_elf(tmp_path / "bin" / "python3.12", "/opt/py/3.12/lib", tag=tag)
-    library = _write_elf(tmp_path / "lib" / "libpython3.12.so.1.0", "/opt/py/3.12/lib", tag=tag)
-    foreign = _write_elf(tmp_path / "lib" / "libother.so", "/usr/lib/other", tag=tag)
+    executable = write_elf(tmp_path / "bin" / "python3.12", "/opt/py/3.12/lib", tag=tag)
+    library = write_elf(tmp_path / "lib" / "libpython3.12.so.1.0", "/opt/py/3.12/lib", tag=tag)
+    foreign = write_elf(tmp_path / "lib" / "libother.so", "/usr/lib/other", tag=tag)
     library.chmod(0o555)
     size = executable.stat().st_size
     assert relocate_binaries(tmp_path, (Path("/opt/py/3.12"),)) == 2
@@ -71,7 +49,7 @@ def test_every_elf_file_of_a_prefix_looks_beside_itself_afterwards(tmp_path: Pat
 
 
 def test_the_rest_of_the_file_stays_as_it_was(tmp_path: Path) -> None:
-    file = _write_elf(tmp_path / "a.so", "/opt/py/3.12/lib", needed=("libpython3.12.so.1.0", "libc.so.6"))
+    file = write_elf(tmp_path / "a.so", "/opt/py/3.12/lib", needed=("libpython3.12.so.1.0", "libc.so.6"))
     section = read_dynamic_section(file)
     assert section is not None
     before = file.read_bytes()
@@ -84,7 +62,7 @@ def test_the_rest_of_the_file_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_path_without_room_is_refused_and_left(tmp_path: Path) -> None:
-    file = _write_elf(tmp_path / "bin" / "python3", "/py/lib")
+    file = write_elf(tmp_path / "bin" / "python3", "/py/lib")
     with pytest.raises(ExecutionEnvironmentError, match=r"has room for 7 bytes and '\$ORIGIN/\.\./lib' needs 14"):
         relocate_binaries(tmp_path, (Path("/py"),))
     assert _search_path(file) == "/py/lib"
@@ -97,7 +75,7 @@ def test_other_files_are_no_elf_files(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_truncated_elf_file_is_left_alone(tmp_path: Path) -> None:
-    whole = _write_elf(tmp_path / "whole.so", "/opt/py/3.12/lib").read_bytes()
+    whole = write_elf(tmp_path / "whole.so", "/opt/py/3.12/lib").read_bytes()
     for length in range(6, len(whole), 7):
         (tmp_path / "part.so").write_bytes(whole[:length])
         section = read_dynamic_section(tmp_path / "part.so")
@@ -112,3 +90,30 @@ def test_texts_get_the_new_prefix_and_binaries_do_not(tmp_path: Path) -> None:
     assert relocate_texts(iter([text, binary]), Path("/opt/py"), Path("/new")) == 1
     assert text.read_text().startswith("prefix = /new\n")
     assert binary.read_bytes() == b"\0/opt/py"
+
+
+def test_what_an_interpreter_needs_of_its_own_prefix_comes_along_and_nothing_else(tmp_path: Path) -> None:
+    """As with conda's: a static executable whose extension modules need libraries of its prefix."""
+    origin, prefix = tmp_path / "origin", tmp_path / "copy"
+    stdlib = origin / "lib" / "python3.12"
+    write_elf(origin / "bin" / "python3.12", "$ORIGIN/../lib", needed=("libc.so.6",))
+    write_elf(stdlib / "lib-dynload" / "_ssl.so", "$ORIGIN/../..", needed=("libssl.so.3",))
+    write_elf(stdlib / "lib-dynload" / "_testcapi.so", "", needed=("libunwanted.so",))
+    write_elf(origin / "lib" / "libssl.so.3", f"{origin}/lib", needed=("libcrypto.so.3",))
+    for name in ("libcrypto.so.3", "libunwanted.so", "libtk.so"):
+        write_elf(origin / "lib" / name, "")
+    for name in ("os.py", "site-packages/numpy.py", "test/regrtest.py", "email/test.py", "json/tests/t.py"):
+        (stdlib / name).parent.mkdir(parents=True, exist_ok=True)
+        (stdlib / name).touch()
+    prefix.mkdir()
+    copy_base(
+        BaseInterpreter(origin / "bin" / "python3.12", "3.12.1", origin, stdlib, origin / "include", "cpython-312"),
+        prefix,
+    )
+    copied = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
+    assert copied == {
+        *("bin/python", "bin/python3", "bin/python3.12", "lib/libssl.so.3", "lib/libcrypto.so.3"),
+        *("lib/python3.12/os.py", "lib/python3.12/email/test.py", "lib/python3.12/lib-dynload/_ssl.so"),
+    }
+    assert _search_path(prefix / "lib" / "libssl.so.3") == "$ORIGIN"
+    assert _search_path(prefix / "lib" / "python3.12" / "lib-dynload" / "_ssl.so") == "$ORIGIN/../.."
