@@ -18,6 +18,7 @@ from support.server import ServerProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MODEL = '''
+import importlib.util
 import sys
 
 import numpy as np
@@ -28,14 +29,15 @@ class TritonPythonModel:
     """Says under which Python it runs."""
 
     def execute(self, requests):
-        told = [sys.prefix, "%d.%d" % sys.version_info[:2], np.__version__]
+        leak = "leaks" if importlib.util.find_spec("of_the_host") else "clean"
+        told = [sys.prefix, "%d.%d" % sys.version_info[:2], np.__version__, leak]
         answer = pb_utils.Tensor("TOLD", np.array([text.encode() for text in told], dtype=object))
         return [pb_utils.InferenceResponse([answer]) for _ in requests]
 '''
 CONFIG = """
 backend: "python"
 input [ { name: "ASKED" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 3 ] } ]
+output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 4 ] } ]
 """
 ASK = {"inputs": [{"name": "ASKED", "shape": [1], "datatype": "INT32", "data": [1]}]}
 OWN_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -53,7 +55,7 @@ def add_model(repository: Path, name: str, **parameters: str) -> None:
 
 
 def told(server: ServerProcess, model: str) -> list[str]:
-    """Prefix, version and numpy of the Python a model runs under."""
+    """Prefix, version and numpy of the Python a model runs under, and whether the server's PYTHONPATH reaches it."""
     reply = server.post(f"/v2/models/{model}/infer", ASK)
     assert reply.status == 200, reply.body
     found: list[str] = reply.json()["outputs"][0]["data"]
@@ -115,19 +117,23 @@ def test_models_that_share_an_archive_unpack_it_once_and_answer_under_its_python
     add_model(repository, "first", EXECUTION_ENV_PATH=str(archive))
     add_model(repository, "second", EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY/environment.tar.gz")
     shutil.copy(archive, repository / "second" / "environment.tar.gz")
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "of_the_host.py").write_text("")
+    settings = {"work": tmp_path, "timeout": 120, "environ": {"PYTHONPATH": str(tmp_path / "extra")}}
 
-    with ServerProcess(repository, f"--env-store={tmp_path / 'store'}", work=tmp_path, timeout=120) as server:
+    with ServerProcess(repository, f"--env-store={tmp_path / 'store'}", **settings) as server:
         answers = {name: told(server, name) for name in ("host", "first", "second")}
         log = server.log
 
-    assert answers["host"] == [sys.prefix, OWN_MINOR, np.__version__]
+    assert answers["host"] == [sys.prefix, OWN_MINOR, np.__version__, "clean"]
     assert answers["first"] == answers["second"]
     assert answers["first"][1] == minor
+    assert answers["first"][3] == "clean"
     assert Path(answers["first"][0]).is_relative_to(tmp_path / "store")
     assert log.count("unpacking the environment") == 1
     assert not list(repository.rglob("__pycache__"))
 
-    with ServerProcess(repository, f"--env-store={tmp_path / 'store'}", work=tmp_path, timeout=60) as server:
+    with ServerProcess(repository, f"--env-store={tmp_path / 'store'}", **settings) as server:
         assert told(server, "first") == answers["first"]
         assert "unpacking the environment" not in server.log
 
