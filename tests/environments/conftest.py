@@ -45,3 +45,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, minor: str) -> Path:
 def archive(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
     """It, in an archive."""
     return makers.pack_plainly(whole, tmp_path_factory.mktemp("packed") / "whole.tar.gz")
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
+    """A store that holds the environment of `archive` already, for tests that change nothing in it."""
+    root = tmp_path_factory.mktemp("filled") / "store"
+    EnvironmentManager(root, reporter=Recorder()).prepare(archive)
+    return root

@@ -186,6 +186,7 @@ def test_a_missing_dynamic_loader_is_named(manager, tmp_path):
     assert "needs the dynamic loader /lib64/ld-m_sl_" in refusal(manager, archive)
 
 
+@pytest.mark.slow
 def test_a_damaged_standard_library_is_told_with_the_interpreters_last_words(manager, whole, tmp_path):
     broken = shutil.copytree(whole, tmp_path / "broken", symlinks=True)
     shutil.rmtree(next(broken.glob("lib/python3*")) / "encodings")
@@ -198,6 +199,7 @@ def test_a_damaged_standard_library_is_told_with_the_interpreters_last_words(man
     assert not stored(manager)
 
 
+@pytest.mark.slow
 def test_an_environment_without_numpy_is_refused_with_the_cure(manager, tmp_path, minor):
     bare = makers.make_environment(tmp_path / "bare", minor, numpy=False)
 
@@ -217,6 +219,7 @@ def test_a_packed_venv_is_refused_because_its_interpreter_is_elsewhere(manager, 
     assert not stored(manager)
 
 
+@pytest.mark.slow
 def test_an_archive_that_uses_a_standard_library_elsewhere_is_refused(manager, whole, tmp_path):
     """As a venv whose interpreter was copied instead of linked."""
     subprocess.run(
@@ -246,6 +249,7 @@ def test_a_python_that_a_stub_does_not_support_is_refused_with_both_versions(man
         check_supported(ready, SpecifierSet("<3.0"))
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_needs_help_to_its_libpython_gets_it(manager, minor, tmp_path):
     """A plain copy of an interpreter looks for libpython where it was built."""
     base = makers.base_interpreters()[minor]
