@@ -1,0 +1,138 @@
+"""Real guest processes of a `model.py` given as text, and an owner that remembers what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import psutil
+import uvloop
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.workers.exchange import Interface
+from naiad.workers.launch import LaunchSpec
+from naiad.workers.worker import Worker
+
+T = TypeVar("T")
+STUBS = Path(__file__).parents[2] / "stubs"
+INTERFACE = ("m", 1, ("IN",), ("OUT",))
+
+IDENTITY = """
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())])
+                for r in requests]
+"""
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.done: list[tuple[int, ...]] = []
+        self.deaths: list[Any] = []
+        self.lines: list[tuple[str, str]] = []
+        self.logged: list[tuple[int, str, str]] = []
+
+    def answered(self, worker, answer, started, ended):
+        self.answers.append(answer)
+
+    def batch_done(self, worker, batch, started, ended):
+        self.done.append(tuple(batch.keys))
+
+    def died(self, worker, error):
+        self.deaths.append(error)
+
+    def said(self, worker, level, file, line, message):
+        self.logged.append((level, file, message))
+
+    def printed(self, worker, stream, line):
+        self.lines.append((stream, line))
+
+    def outputs(self) -> list[np.ndarray]:
+        return [np.frombuffer(answer.response.outputs[0].data, "<f4") for answer in self.answers]
+
+
+def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load: str) -> LaunchSpec:
+    """A model whose class has *methods*."""
+    version = folder / "m" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    source = (
+        "import os, signal, sys, time\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+    )
+    model = version / "model.py"
+    model.write_text(source + textwrap.indent(textwrap.dedent(methods), "    "))
+    fields = {
+        "mode": "serve",
+        "model_name": "m",
+        "instance_name": "m_0_0",
+        "model_file": str(model),
+        "model_dir": str(folder / "m"),
+        "version_dir": str(version),
+        "utils_dir": str(STUBS),
+        "shared": "0",
+        "decoupled": "0",
+        "inputs": "IN",
+        "outputs": "OUT",
+        "model_config": "{}",
+        "args.model_name": "m",
+        **load,
+    }
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    return LaunchSpec(
+        name="m_0_0",
+        python=Path(sys.executable),
+        stub=STUBS / "triton_python_backend_stub",
+        library=STUBS,
+        environ=environ,
+        load=fields,
+        start_timeout=start_timeout,
+    )
+
+
+def guest(spec: LaunchSpec) -> tuple[Worker, Owner]:
+    """A worker that is not started; on a running loop."""
+    owner = Owner()
+    return Worker(spec, owner, Interface(*INTERFACE)), owner
+
+
+def request(*values: float) -> InferRequest:
+    data = np.array(values, "<f4").tobytes()
+    return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (len(values),), data)])
+
+
+async def until(condition, what: str, timeout: float = 10) -> None:
+    """Wait on the loop until the condition holds."""
+
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.005)
+
+    try:
+        await asyncio.wait_for(wait(), timeout)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run on the loop that the server uses; whatever the loop complains about fails the test."""
+    problems: list[dict[str, Any]] = []
+
+    async def watched() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        return await coroutine
+
+    result = uvloop.run(watched())
+    assert problems == []
+    return result
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

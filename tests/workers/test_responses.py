@@ -1,0 +1,184 @@
+"""What guests send about their outputs: taken over exactly, and never trusted."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naiad.errors import Code, ModelError, ProtocolError
+from naiad.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.workers.exchange import Interface, read_responses
+from naiad_stub import layout, wire
+from naiad_stub.layout import Place
+
+CAPACITY = 1 << 28
+
+
+@pytest.fixture(scope="module")
+def memory():
+    made = InstanceMemory("test", capacity=CAPACITY)
+    made.outputs[:8192] = bytes(range(256)) * 32
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def interface():
+    return Interface("m", 3, ("IN",), ("OUT", "MORE"))
+
+
+def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int | None = None) -> bytes:
+    return wire.RESPONSES_HEAD.pack(number, len(entries) if count is None else count, flags, 10, 20) + b"".join(entries)
+
+
+def entry(places=(), *, key=1, block=-1, flags=wire.FINAL, code=0, text=b"", packed: bytes | None = None) -> bytes:
+    data = layout.pack(places) if packed is None else packed
+    return wire.RESPONSE_HEAD.pack(key, block, flags, code, len(text), len(data)) + text + data
+
+
+def fp32(count: int, *, offset: int = 0, position: int = 0) -> Place:
+    return Place(position, "", Datatype.FP32, (count,), offset, 4 * count)
+
+
+def only(payload: bytes, interface, memory):
+    [answer] = read_responses(payload, interface, memory).answers
+    return answer
+
+
+def test_small_outputs_are_copied_and_their_block_is_free_at_once(memory, interface):
+    memory.returned.clear()
+    answer = only(message(entry([fp32(2), fp32(1, offset=64, position=1)], block=4096)), interface, memory)
+    assert [(o.name, o.datatype, o.shape, bytes(o.data)) for o in answer.response.outputs] == [
+        ("OUT", Datatype.FP32, (2,), bytes(range(8))),
+        ("MORE", Datatype.FP32, (1,), bytes(range(64, 68))),
+    ]
+    assert (answer.key, answer.final, list(memory.returned), memory.lent) == (1, True, [4096], 0)
+    assert (answer.response.model_name, answer.response.model_version) == ("m", 3)
+
+
+def test_large_outputs_are_lent_until_the_last_reference_goes(memory, interface):
+    """Whoever holds a slice, a layer's write buffer say, keeps the block from being used again."""
+    memory.returned.clear()
+    half = COPY_LIMIT // 4
+    answer = only(message(entry([fp32(half), fp32(half, offset=4 * half, position=1)], block=0)), interface, memory)
+    first, second = [output.data for output in answer.response.outputs]
+    del answer
+    piece = memoryview(first)[10:20]
+    del first, second
+    gc.collect()
+    assert (memory.lent, list(memory.returned)) == (1, [])
+    assert bytes(piece) == bytes(range(10, 20))
+    del piece
+    gc.collect()
+    assert (memory.lent, list(memory.returned)) == (0, [0])
+
+
+def test_lent_bytes_outlive_the_instance(interface):
+    own = InstanceMemory("dying", capacity=CAPACITY)
+    own.outputs[:4] = b"last"
+    answer = only(message(entry([fp32(COPY_LIMIT)], block=0)), interface, own)
+    own.close()
+    assert bytes(answer.response.outputs[0].data[:4]) == b"last"
+
+
+def test_blocks_of_refused_messages_come_back(memory, interface):
+    memory.returned.clear()
+    good = entry([fp32(COPY_LIMIT)], block=8192)
+    with pytest.raises(ProtocolError) as caught:
+        read_responses(message(good, b"nonsense"), interface, memory)
+    del caught
+    gc.collect()
+    assert (memory.lent, list(memory.returned)) == (0, [8192])
+
+
+def test_errors_and_final_marks_come_without_outputs(memory, interface):
+    answer = only(message(entry(flags=wire.FINAL | wire.ERROR, code=3, text="bad ä".encode())), interface, memory)
+    error = answer.response.error
+    assert isinstance(error, ModelError)
+    assert (error.message, error.code) == ("bad ä", Code.INVALID_ARG)
+    assert only(message(entry(flags=wire.FINAL | wire.EMPTY)), interface, memory).response is None
+    assert not only(message(entry(flags=0)), interface, memory).final
+
+
+def test_output_nobody_configured_fails_its_request(memory, interface):
+    place = Place(wire.OTHER_NAME, "STRANGE", Datatype.FP32, (1,), 0, 4)
+    answer = only(message(entry([place], block=0)), interface, memory)
+    assert answer.response.error.message == "unexpected inference output 'STRANGE' for model 'm'"
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b"", "malformed response"),
+        (message(count=1), "malformed response"),
+        (message() + b"x", "that ends at"),
+        (message(entry([fp32(4)], block=CAPACITY)), "lie outside their segment"),
+        (message(entry([fp32(4)], block=CAPACITY - 8)), "lie outside their segment"),
+        (message(entry([fp32(4)], block=2**63 - 1)), "lie outside their segment"),
+        (message(entry([fp32(4)])), "lie in no block"),
+        (message(entry([fp32(4, offset=2**63)], block=0)), "lie outside their segment"),
+        (message(entry([fp32(4)._replace(size=15)], block=0)), r"has 15 bytes for shape \[4\]"),
+        (message(entry([fp32(4)._replace(shape=(-2, -2))], block=0)), "no valid datatype or shape"),
+        (message(entry([fp32(4)._replace(code=0)], block=0)), "no valid datatype or shape"),
+        (message(entry([fp32(4)._replace(code=15)], block=0)), "malformed response"),
+        (message(entry([fp32(4)._replace(position=2)], block=0)), "malformed response"),
+        (message(entry(packed=b"\1\0\xff\xff\0\0\x0b\x21" + bytes(300), block=0)), "malformed response"),
+        (message(entry(packed=layout.pack([fp32(1)]) + b"x", block=0)), "malformed response: a layout of"),
+        (message(entry(flags=wire.ERROR, code=8, text=b"x")), "malformed response"),
+        (message(entry(flags=wire.ERROR, text=b"\xff")), "malformed response"),
+        (message(entry(text=b"{")), "malformed response"),
+        (message(entry(text=b"[1]")), "parameters that are no object"),
+        (message(entry(text=b"x")[:-3]), "runs past its message"),
+    ],
+)
+def test_what_is_out_of_bounds_is_named(memory, interface, payload, text):
+    with pytest.raises(ProtocolError, match=text):
+        read_responses(payload, interface, memory)
+
+
+U64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.sampled_from([CAPACITY, CAPACITY - 4, 2**63]))
+I64 = st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**63 - 1))
+PLACES = st.builds(
+    Place,
+    position=st.one_of(st.integers(0, 3), st.just(wire.OTHER_NAME)),
+    name=st.sampled_from(["OUT", "", "\u00e4" * 40]),
+    code=st.integers(0, 255),
+    shape=st.lists(I64, max_size=5).map(tuple),
+    offset=U64,
+    size=U64,
+)
+ENTRIES = st.builds(
+    entry,
+    st.lists(PLACES, max_size=3),
+    key=U64,
+    block=I64,
+    flags=st.integers(0, 255),
+    code=st.integers(0, 255),
+    text=st.one_of(st.just(b""), st.sampled_from([b'{"a":1}', b"[]", b"{"]), st.binary(max_size=9)),
+    packed=st.one_of(st.none(), st.binary(max_size=40)),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(ENTRIES, max_size=3), st.one_of(st.none(), st.integers(0, 65535)), st.data())
+def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(entries, count, data):
+    """Nothing else may come out, or a stranger's code would stop the server."""
+    own = InstanceMemory("fuzz", capacity=CAPACITY)
+    try:
+        payload = message(*entries, count=count)
+        if data.draw(st.booleans()):
+            payload = payload[: data.draw(st.integers(0, len(payload)))]
+        interface = Interface("m", 1, ("IN",), ("OUT", "MORE"))
+        try:
+            answers = read_responses(payload, interface, own).answers
+        except ProtocolError:
+            return
+        for answer in answers:
+            for output in answer.response.outputs if answer.response else ():
+                width = output.datatype.byte_size
+                assert not width or len(output.data) % width == 0
+    finally:
+        own.close()
