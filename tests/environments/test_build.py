@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from environments.packages import offer_greeter, run_alone, small_environment, w
 from naiad.environments.base import inspect_base
 from naiad.environments.build import BuiltEnvironment, build
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+from naiad.environments.pack import pack
 from naiad.environments.pip_install import blamed_package
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 
@@ -192,3 +194,37 @@ def test_the_systems_own_python_can_be_copied_where_it_is_linked_statically(
     assert run_alone([str(built.prefix / "bin" / "greet")]) == "hello\n"
     path = json.loads(run_alone([str(built.python), "-I", "-c", _STATE]))["path"]
     assert [folder for folder in path if not folder.startswith(f"{built.prefix}/")] == []
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = "[Errno 28] No space left on device: 'a' -> 'b'"
+    monkeypatch.setattr("shutil.copytree", _raise(shutil.Error([("a", "b", full), ("c", "d", full)])))
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        build(_ENVS / "numpy_only", tmp_path / "prefix")
+    assert caught.value.message == f"cannot build 'numpy_only' in {tmp_path / 'prefix'}: {full}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_build_that_was_killed_midway_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs after a SIGKILL: what it leaves is what is on disk when pip has just begun."""
+    prefix = tmp_path / "prefix"
+
+    def copy_and_raise(*_: object) -> None:
+        shutil.copytree(prefix, tmp_path / "left", symlinks=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("naiad.environments.build.install_requirements", copy_and_raise)
+    with pytest.raises(KeyboardInterrupt):
+        build(_ENVS / "numpy_only", prefix)
+    assert not prefix.exists()
+    with pytest.raises(ExecutionEnvironmentError, match="it has no conda-meta/history"):
+        pack(tmp_path / "left", tmp_path / "out.tar")
+
+
+def _raise(error: Exception) -> Callable[..., None]:
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    return raising

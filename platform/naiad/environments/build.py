@@ -19,7 +19,7 @@ import platformdirs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
-from naiad.environments.conda_meta import write_conda_meta
+from naiad.environments.conda_meta import record_interpreter, write_history
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.pip_install import find_pip, install_requirements
 from naiad.environments.probe import ask
@@ -79,7 +79,7 @@ def build(
         return _build_in(recipe, base, prefix, progress)
     except OSError as error:
         _remove(prefix, created)
-        raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {error}") from error
+        raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
     except BaseException:
         _remove(prefix, created)
         raise
@@ -92,7 +92,7 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     # Before the long part: an interpreter that cannot be copied should not cost a download first.
     _require_hermetic(python, prefix, base)
     _compile(python, prefix)
-    write_conda_meta(prefix, base.version)
+    record_interpreter(prefix, base.version)
     if recipe.requirements is not None:
         progress(f"installing {recipe.requirements}")
         install_requirements(recipe, find_pip(base), python, progress)
@@ -102,6 +102,8 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     _copy_files(recipe, prefix)
     progress("checking that it runs by itself")
     _require_hermetic(python, prefix, base)
+    # Last: a build that was killed midway must not look like an environment.
+    write_history(prefix, base.version)
     return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(prefix))
 
 
@@ -179,6 +181,13 @@ def _packages(prefix: Path) -> tuple[tuple[str, str], ...]:
     folders = [str(folder) for kind in ("site", "dist") for folder in prefix.glob(f"lib*/python*/{kind}-packages")]
     found = importlib.metadata.distributions(path=folders)
     return tuple(sorted((one.name, one.version) for one in found))
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong with files; the first of many where a whole folder could not be copied."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])
+    return str(error)
 
 
 def _require_free(prefix: Path) -> None:

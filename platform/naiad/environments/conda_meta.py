@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHANNEL", "write_conda_meta"]
+__all__ = ["CHANNEL", "record_interpreter", "write_history"]
 
 CHANNEL = "naiad"
 
 _SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le"}
 
 
-def write_conda_meta(prefix: Path, version: str) -> int:
+def record_interpreter(prefix: Path, version: str) -> int:
     """Record every file now in `prefix` as conda's package `python`; how many files.
 
     Files that come later (what pip installs) stay unrecorded, as in any conda environment.
@@ -51,10 +51,15 @@ def write_conda_meta(prefix: Path, version: str) -> int:
         "link": {"source": str(prefix), "type": 1},
     }
     _write(prefix / "conda-meta" / f"{build}.json", record)
-    now = time.strftime("%Y-%m-%d %H:%M:%S")
-    history = f"==> {now} <==\n# cmd: naiad env build\n+{CHANNEL}::{build}\n# update specs: ['python={version}']\n"
-    (prefix / "conda-meta" / "history").write_text(history, encoding="utf-8")
     return len(entries)
+
+
+def write_history(prefix: Path, version: str) -> None:
+    """Mark a prefix as whole: conda keeps a history in every environment, and nothing without one is packed."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    build = f"python-{version}-0"
+    text = f"==> {now} <==\n# cmd: naiad env build\n+{CHANNEL}::{build}\n# update specs: ['python={version}']\n"
+    (prefix / "conda-meta" / "history").write_text(text, encoding="utf-8")
 
 
 def _entry(prefix: Path, path: Path) -> dict[str, Any]:
