@@ -64,11 +64,12 @@ async def _serve(options: ServerOptions) -> int:
 def build_engine(options: ServerOptions) -> Engine:
     """The engine and what it stands on; on a running event loop."""
     store = options.env_store
+    guest = lay_out_guest(store)
     loader = Loader(
         LoadSettings(
             resolution=ResolutionSettings(
                 backend_directories=options.backend_directories,
-                guest=lay_out_guest(store),
+                guest=guest,
                 backend_configs=options.backend_configs,
                 auto_complete=options.auto_complete,
             ),
@@ -76,7 +77,7 @@ def build_engine(options: ServerOptions) -> Engine:
             restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
             start_timeout=options.python_settings.stub_timeout_seconds,
         ),
-        EnvironmentManager(store),
+        EnvironmentManager(store, guest_library=guest.library_dir),
     )
     settings = EngineSettings(
         server_id=options.server_id,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.environments.guest_bytecode import GuestBytecode
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask_remembered
@@ -34,11 +35,15 @@ class EnvironmentManager:
     Args:
         store_root: Folder of the store, made when first needed.
         reporter: Whoever shows progress; the log, and a bar on a terminal, if None.
+        guest_library: Folder of the guest's own package, compiled for each Python that is prepared.
     """
 
-    def __init__(self, store_root: Path, *, reporter: Reporter | None = None) -> None:
+    def __init__(
+        self, store_root: Path, *, reporter: Reporter | None = None, guest_library: Path | None = None
+    ) -> None:
         self._root = store_root.expanduser().absolute()
         self._store = Store(self._root, reporter or default_reporter())
+        self._guest_bytecode = GuestBytecode(guest_library) if guest_library is not None else None
         self._sweep_once = threading.Lock()
         self._swept = False
 
@@ -58,6 +63,12 @@ class EnvironmentManager:
         Raises:
             ExecutionEnvironmentError: If there is no such environment, or it cannot be used here.
         """
+        ready = self._find(source, python, label)
+        if self._guest_bytecode is not None:
+            self._guest_bytecode.ensure(ready)
+        return ready
+
+    def _find(self, source: Path | None, python: SpecifierSet | None, label: str) -> ReadyEnvironment:
         if source is None:
             return self._of_machine(python)
         # Resolved: a link that is turned to the next release must not change what running guests restart into.
