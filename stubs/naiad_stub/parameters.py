@@ -26,4 +26,8 @@ def parameters_json(parameters: Any) -> str:
     # Few models use parameters; the others need not pay for the import.
     import json
 
+    try:
+        json.dumps(parameters, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise TritonModelException(f"Parameters hold text that cannot be sent: {error}") from None
     return json.dumps(parameters)

@@ -9,6 +9,7 @@ import select
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from naiad.errors import GuestDiedError, ModelError, ProtocolError
 from naiad_stub import wire
@@ -290,7 +291,7 @@ def execute(self, requests):
 
     async def die():
         worker, owner = await started(launch_spec(tmp_path, methods))
-        children = [int(p) for p in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()]
+        children = [child.pid for child in psutil.Process(worker.pid).children()]
         worker.execute([(1, request(1))])
         await until(lambda: owner.deaths, "the death")
         assert "exited with status 7" in owner.deaths[0].message

@@ -1,0 +1,1 @@
+raise ImportError("a file beside a model hides the module of Python")

@@ -1,0 +1,1 @@
+MARK = "the model's own wire"
