@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from support.server import Reply, ServerProcess
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "models"
@@ -70,12 +69,3 @@ class Asking:
         self._thread.join(30)
         assert isinstance(self._reply, Reply), self._reply
         return self._reply
-
-
-def pending(server: ServerProcess, model: str) -> bool:
-    """Whether a request of the model has been taken and not been answered: seen by what the guest does."""
-    return any(child.status() == "sleeping" for child in server.children())
-
-
-def fp32(*shape: int) -> np.ndarray:
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)

@@ -458,3 +458,17 @@ def auto_complete_config(config):
             await worker.kill()
 
     assert '"max_batch_size": 7' in run(complete())
+
+
+def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):
+    """Killed while it was idle, a guest holds nothing, whatever is sent before its end is known."""
+
+    async def die():
+        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        os.kill(worker.pid, signal.SIGSTOP)
+        worker.execute([(1, request(1))])
+        os.kill(worker.pid, signal.SIGKILL)
+        await until(lambda: owner.deaths, "the death")
+        assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0)]
+
+    run(die())

@@ -15,7 +15,11 @@ _RECEIVE = 1 << 16
 
 
 class Channel:
-    """Frames over a non-blocking stream socket on an event loop."""
+    """Frames over a non-blocking stream socket on an event loop.
+
+    Attributes:
+        was_cut: Whether the guest went without having read all that was sent to it: the system says so with a reset.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Channel:
         self._loop = loop
         self._take = take
         self._ended = ended
+        self.was_cut = False
         self._reader = wire.FrameReader()
         # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
@@ -117,6 +122,7 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError:
+            self.was_cut = True
             size = 0
         if not size:
             self._loop.remove_reader(self._socket)

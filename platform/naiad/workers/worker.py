@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     Attributes:
         keys: Keys of its requests.
         block: Their input block, -1 if there is none.
-        sent: When laying out began (monotonic ns); 0 if the guest was gone before it could be sent.
+        sent: When laying out began (monotonic ns); 0 if the guest was gone before it read it.
     """
 
     keys: Sequence[int]
@@ -99,6 +99,7 @@ class Worker:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._last_progress = 0.0
         self._is_stopping = False
+        self._last_sent = 0  # the batch that was the last message sent
         self._is_gone = False
         self._is_wanted = False  # the guest waits for room in its output segment
         self._verdict = ""  # why we killed it
@@ -183,6 +184,7 @@ class Worker:
             self._channel.send_soon(data)
         else:
             self._send(data)
+        self._last_sent = number
         self.batches[number] = Batch([key for key, _ in batch], block, now)
         return number
 
@@ -200,6 +202,7 @@ class Worker:
     # -- messages -----------------------------------------------------------------------------------------------
 
     def _send(self, data: bytes) -> None:
+        self._last_sent = 0
         if self._channel is not None:
             self._channel.send(data)
 
@@ -315,20 +318,18 @@ class Worker:
     # -- death --------------------------------------------------------------------------------------------------
 
     def _watch_exit(self) -> None:
-        assert self._process is not None
-        process = self._process
         if hasattr(os, "pidfd_open"):
             try:
-                self._pidfd = os.pidfd_open(process.pid)
+                self._pidfd = os.pidfd_open(self.pid)
             except OSError:
                 pass  # a kernel or sandbox without it
             else:
                 self._loop.add_reader(self._pidfd, self._reap)
                 return
-        threading.Thread(target=self._wait_in_thread, args=(process,), name="naiad-wait", daemon=True).start()
+        threading.Thread(target=self._wait_in_thread, name="naiad-wait", daemon=True).start()
 
-    def _wait_in_thread(self, process: subprocess.Popen[bytes]) -> None:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    def _wait_in_thread(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._loop.call_soon_threadsafe(self._reap)
 
     def _reap(self) -> None:
@@ -344,6 +345,8 @@ class Worker:
         self._is_gone = True
         if self._channel is not None:
             self._channel.drain()  # answers that arrived with the end still count
+            if self._channel.was_cut and self._last_sent in self.batches:
+                self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
         self._exited.set_result(status)
         if self._started is None and not self._is_stopping:
             error = self._obituary("")

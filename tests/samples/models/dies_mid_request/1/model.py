@@ -17,6 +17,7 @@ class TritonPythonModel:
                 print("about to die of signal", int(-tensor[0]), file=sys.stderr)
                 os.kill(os.getpid(), int(-tensor[0]))
                 signal.pause()
-            time.sleep(tensor[0])
+            print("works for", tensor[0], "s")
+            time.sleep(float(tensor[0]))
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor)]))
         return responses

@@ -11,7 +11,7 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            time.sleep(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0])
+            time.sleep(float(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]))
             out = pb_utils.Tensor("OUT", np.array([os.getpid()], np.float32))
             responses.append(pb_utils.InferenceResponse([out]))
         return responses
