@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from typing import Callable, Optional
 
 from naiad_stub import wire
 
@@ -70,6 +71,17 @@ class Channel:
             finally:
                 passed.extend(self._frames)
                 self._frames = passed
+
+    def receive_more(self) -> None:
+        """Wait until more has arrived than is queued."""
+        with self._receive_lock:
+            self._read(0)
+
+    def change_queued(self, change: Callable[[int, bytes], Optional[bytes]]) -> None:
+        """Put what *change* returns for kind and payload of each queued frame in its place; None takes it out."""
+        with self._receive_lock:
+            changed = [(kind, change(kind, payload)) for kind, payload in self._frames]
+            self._frames = deque((kind, payload) for kind, payload in changed if payload is not None)
 
     def take_arrived(self, kind: int) -> list[bytes]:
         """Frames of one kind that have arrived by now; never waits, also not for another thread that reads."""

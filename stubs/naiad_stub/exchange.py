@@ -140,6 +140,16 @@ class BatchReader:
         return tensors, requested
 
 
+def part_released(payload: bytes) -> tuple[Sequence[int], bytes]:
+    """The released output blocks of an EXECUTE payload, and the payload without them."""
+    number, count, released_count = wire.EXECUTE_HEAD.unpack_from(payload)
+    if not released_count:
+        return (), payload
+    end = wire.EXECUTE_HEAD.size + 8 * released_count
+    released = memoryview(payload)[wire.EXECUTE_HEAD.size : end].cast("Q").tolist()
+    return released, wire.EXECUTE_HEAD.pack(number, count, 0) + payload[end:]
+
+
 class ResponseWriter:
     """Encodes responses of one model, copying outputs into the output segment.
 

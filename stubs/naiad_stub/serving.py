@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Optional
 
 from naiad_stub import exchange, loader, wire
 from naiad_stub.channel import Channel, HostGoneError
@@ -51,9 +52,27 @@ class OutputBlocks:
                     f"outputs of {size} bytes do not fit into the output segment of {self._segment.capacity} bytes"
                 )
             self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
-            self.release(wire.unpack(wire.Kind.RELEASE, self._channel.receive_only(wire.Kind.RELEASE))[0])
+            while not self._take_released():
+                self._channel.receive_more()
             offset = self._segment.allocate(size)
         return offset
+
+    def _take_released(self) -> bool:
+        """Take back what messages that came meanwhile hand back, which may be requests to be executed later."""
+        released: list[int] = []
+
+        def look(kind: int, payload: bytes) -> Optional[bytes]:
+            if kind == wire.Kind.RELEASE:
+                released.extend(wire.unpack(kind, payload)[0])
+                return None
+            if kind == wire.Kind.EXECUTE:
+                offsets, payload = exchange.part_released(payload)
+                released.extend(offsets)
+            return payload
+
+        self._channel.change_queued(look)
+        self.release(released)
+        return bool(released)
 
     def release(self, offsets: list[int]) -> None:
         """Take back blocks the host has read."""
