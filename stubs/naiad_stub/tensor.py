@@ -8,11 +8,11 @@ the process loop, from what `_payload` names.
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from naiad_stub.datatypes import BF16, BYTES, ITEM_SIZES, Buffer, Shape, element_count
+from naiad_stub.datatypes import BF16, BYTES, Buffer, Shape, element_count
 from naiad_stub.exceptions import API_MODULE, TritonModelException
 
 # Numpy's own names: the guest's byte order is the wire's on every machine we run on.
