@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Sequence
@@ -11,23 +12,38 @@ from pathlib import Path
 
 import uvloop
 
+from naiad.config.backend_settings import effective_settings
 from naiad.config.options import ModelControlMode, ServerOptions
 from naiad.engine.engine import Engine, EngineSettings
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.errors import NaiadError
 from naiad.frontends.grpc.server import GrpcFrontend
-from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.metrics.collect import pending_requests
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.logs import log_block
 from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest
+from naiad.resolution.tables import agent_table, backend_table, model_table
 
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
+_COLLECT_EVERY = 10_000
+_WITHOUT_EFFECT = frozenset(
+    {
+        "shm-default-byte-size",
+        "shm-growth-byte-size",
+        "shm-region-prefix-name",
+        "shm_message_queue_size",
+        "thread-pool-size",
+    }
+)
+_WHY = "segments are anonymous and grow by being used, messages travel on a socket, and models call no others yet"
 
 
 def serve(options: ServerOptions) -> int:
@@ -41,7 +57,8 @@ def serve(options: ServerOptions) -> int:
 
 async def _serve(options: ServerOptions) -> int:
     stopping = _stop_on_signals()
-    engine = build_engine(options)
+    loader = build_loader(options)
+    engine = build_engine(options, loader)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.stop)
         starting = asyncio.ensure_future(engine.start())
@@ -51,34 +68,40 @@ async def _serve(options: ServerOptions) -> int:
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         failures = starting.result()
-        logger.info("%s", engine.outcomes())
+        log_block(logger, agent_table())
+        log_block(logger, backend_table(loader.resolutions.values()))
+        log_block(logger, model_table(engine.outcomes()))
         if failures and options.exit_on_error:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await _start_frontends(engine, options, stack)
+        _settle_memory()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
     return 0
 
 
-def build_engine(options: ServerOptions) -> Engine:
-    """The engine and what it stands on; on a running event loop."""
-    store = options.env_store
-    guest = lay_out_guest(store)
-    loader = Loader(
-        LoadSettings(
-            resolution=ResolutionSettings(
-                backend_directories=options.backend_directories,
-                guest=guest,
-                backend_configs=options.backend_configs,
-                auto_complete=options.auto_complete,
-            ),
+def build_loader(options: ServerOptions) -> Loader:
+    """What loads models, and what that stands on."""
+    for key in sorted(_WITHOUT_EFFECT & effective_settings(options.backend_configs, "python").keys()):
+        logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
+    guest = lay_out_guest(options.guest_store)
+    settings = LoadSettings(
+        resolution=ResolutionSettings(
+            backend_directories=options.backend_directories,
+            guest=guest,
+            backend_configs=options.backend_configs,
             auto_complete=options.auto_complete,
-            restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
-            start_timeout=options.python_settings.stub_timeout_seconds,
         ),
-        EnvironmentManager(store, guest_library=guest.library_dir),
+        auto_complete=options.auto_complete,
+        restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
+        start_timeout=options.python_settings.stub_timeout_seconds,
     )
+    return Loader(settings, EnvironmentManager(options.env_store, guest_library=guest.library_dir))
+
+
+def build_engine(options: ServerOptions, loader: Loader) -> Engine:
+    """The engine; on a running event loop."""
     settings = EngineSettings(
         server_id=options.server_id,
         repositories=_absolute(options.model_repositories),
@@ -88,9 +111,25 @@ def build_engine(options: ServerOptions) -> Engine:
         strict_readiness=options.strict_readiness,
         config_name=options.model_config_name,
         load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
         exit_timeout=options.exit_timeout_secs,
     )
     return Engine(settings, loader)
+
+
+def grpc_settings(options: ServerOptions) -> GrpcSettings:
+    """The gRPC flags as settings of the transport."""
+    return GrpcSettings(
+        keepalive_time_ms=options.grpc_keepalive_time,
+        keepalive_timeout_ms=options.grpc_keepalive_timeout,
+        keepalive_permit_without_calls=options.grpc_keepalive_permit_without_calls,
+        http2_max_pings_without_data=options.grpc_http2_max_pings_without_data,
+        http2_min_recv_ping_interval_without_data_ms=options.grpc_http2_min_recv_ping_interval_without_data,
+        http2_max_ping_strikes=options.grpc_http2_max_ping_strikes,
+        max_connection_age_ms=options.grpc_max_connection_age,
+        max_connection_age_grace_ms=options.grpc_max_connection_age_grace,
+        response_compression=CompressionLevel[options.grpc_infer_response_compression_level.upper()],
+    )
 
 
 async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncExitStack) -> None:
@@ -101,7 +140,7 @@ async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncE
             address=options.grpc_address,
             port=options.grpc_port,
             reuse_port=options.reuse_grpc_port,
-            settings=GrpcSettings(),
+            settings=grpc_settings(options),
         )
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
@@ -119,7 +158,13 @@ async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncE
         stack.push_async_callback(http.stop, grace)
         logger.info("Started HTTPService at %s:%d", options.http_address, port)
     if options.allow_metrics:
-        metrics = MetricsFrontend(engine, address=options.metrics_address, port=options.metrics_port)
+        metrics = MetricsFrontend(
+            engine,
+            address=options.metrics_address,
+            port=options.metrics_port,
+            collectors=[lambda: [pending_requests(engine.pending_counts())]],
+            with_system=options.allow_cpu_metrics,
+        )
         port = await metrics.start()
         stack.push_async_callback(metrics.stop)
         logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
@@ -137,6 +182,13 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     return stopping
+
+
+def _settle_memory() -> None:
+    """Keep the collector off what lives as long as the server: a full collection would stop all requests for it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY, 20, 20)
 
 
 def _absolute(paths: Sequence[Path]) -> tuple[Path, ...]:

@@ -55,6 +55,7 @@ class EngineSettings:
         strict_readiness: Whether the server is ready only if all its models are.
         config_name: Preferred configuration under `configs/`.
         load_threads: How many models load at once.
+        load_retries: How often loading a version is tried again.
         exit_timeout: Seconds that requests in flight and guests have when the server stops.
     """
 
@@ -66,6 +67,7 @@ class EngineSettings:
     strict_readiness: bool = True
     config_name: str = ""
     load_threads: int = 4
+    load_retries: int = 0
     exit_timeout: float = 30.0
 
 
@@ -197,12 +199,13 @@ class Engine:
         """Whether the model may answer a request any number of times."""
         return self._registry.find(name, version).config.decoupled
 
-    def outcomes(self) -> list[tuple[str, str, str]]:
+    def outcomes(self) -> list[tuple[str, int | None, str]]:
         """Model, version and status of everything that was asked for: the rows of the start-up table."""
         rows = []
         for entry in self._registry.index(ready_only=False):
-            status = entry.state.value if entry.state is not None else "Not loaded: No model version was found"
-            rows.append((entry.name, entry.version or "-", f"{status}: {entry.reason}" if entry.reason else status))
+            status = entry.state.value if entry.state is not None else ""
+            version = int(entry.version) if entry.version else None
+            rows.append((entry.name, version, f"{status}: {entry.reason}" if entry.reason else status))
         return rows
 
     def pending_counts(self) -> Mapping[tuple[str, str], int]:
@@ -307,7 +310,7 @@ class Engine:
         started = time.monotonic()
         logger.info("loading: %s:%d", files.name, number)
         try:
-            loaded = await self._loader.load(files, message, number)
+            loaded = await self._try_to_load(files, message, number)
         except NaiadError as error:
             reason = f"{error.code.value}: {error.message}"
             logger.error("failed to load '%s' version %d: %s", files.name, number, reason)  # noqa: TRY400 - likewise
@@ -327,6 +330,14 @@ class Engine:
             record.loaded = loaded
             self._in_background(before.stop(self._settings.exit_timeout))
         self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
+
+    async def _try_to_load(self, files: ModelFiles, message: Any, number: int) -> ModelVersion:
+        for attempt in range(self._settings.load_retries):
+            try:
+                return await self._loader.load(files, message, number)
+            except NaiadError as error:
+                logger.warning("loading '%s' failed (attempt %d): %s", files.name, attempt + 1, error.message)
+        return await self._loader.load(files, message, number)
 
     def _require_explicit(self) -> None:
         if not self._settings.is_explicit:

@@ -76,11 +76,17 @@ class LoadSettings:
 
 
 class Loader:
-    """Loads versions of models."""
+    """Loads versions of models.
+
+    Attributes:
+        resolutions: What was decided last for each model and version, for the start-up table.
+    """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
         self._environments = environments
+        self.resolutions: dict[tuple[str, int], Resolution] = {}
+        self._noticed: set[str] = set()
 
     async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> ModelVersion:
         """Load one version.
@@ -95,8 +101,11 @@ class Loader:
         """
         config = freeze(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+        self.resolutions[config.name, version] = resolution
         for notice in resolution.notices:
-            logger.info("%s", notice)
+            if notice not in self._noticed:  # one file of a backend's folder concerns each of its models
+                self._noticed.add(notice)
+                logger.info("%s", notice)
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
         if resolution.shared:

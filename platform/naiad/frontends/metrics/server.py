@@ -34,7 +34,15 @@ _REASONS = {
 class MetricsFrontend:
     """Serves the metrics of the engine and the machine to Prometheus."""
 
-    def __init__(self, engine: EngineDoor, *, address: str, port: int, collectors: Sequence[Collector] = ()) -> None:
+    def __init__(
+        self,
+        engine: EngineDoor,
+        *,
+        address: str,
+        port: int,
+        collectors: Sequence[Collector] = (),
+        with_system: bool = True,
+    ) -> None:
         """Make a frontend; it listens once started.
 
         Args:
@@ -42,11 +50,13 @@ class MetricsFrontend:
             address: Address to listen at.
             port: Port to listen at; 0 for any free one.
             collectors: Makers of further families, such as `collect.pending_requests` or the models' own metrics.
+            with_system: Whether to tell of the machine's processor and memory (--allow-cpu-metrics).
         """
         self._engine = engine
         self._address = address
         self._port = port
         self._collectors = tuple(collectors)
+        self._with_system = with_system
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
@@ -88,7 +98,8 @@ class MetricsFrontend:
         families = collect.model_families(self._engine.statistics())
         for collector in self._collectors:
             families.extend(collector())
-        families.extend(collect.system_families())
+        if self._with_system:
+            families.extend(collect.system_families())
         return render(families)
 
 
