@@ -1,0 +1,92 @@
+"""What the demo asks the server, with Triton's own client, and whether the answers are right."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+LEFT = np.array([1, 2, 3, 4], dtype=np.float32)
+RIGHT = np.array([10, 20, 30, 40], dtype=np.float32)
+
+SENTENCES = {
+    "sentiment": {
+        "This was the best film I have seen all year!": "positive",
+        "The soup was cold and the waiter was rude.": "negative",
+        "I am so glad that I bought these shoes.": "positive",
+        "It broke after two days, what a waste of money.": "negative",
+    },
+    "topic": {
+        "She scored twice in the second half and won the cup.": "sport",
+        "Fry the onions in butter until they are golden.": "cooking",
+        "The central bank raised its key rate by half a point.": "finance",
+        "Heavy snow is expected in the mountains tonight.": "weather",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request and its answer, in words."""
+
+    model: str
+    asked: list[str]
+    came_back: list[str]
+    python: str
+    milliseconds: float
+    is_right: bool
+
+
+def ask_add_sub(client: Any, api: ModuleType, model: str) -> Answer:
+    """Add and subtract four numbers; every value must be exact."""
+    inputs = [_input(api, "INPUT0", LEFT, "FP32"), _input(api, "INPUT1", RIGHT, "FP32")]
+    result, milliseconds = _infer(client, model, inputs)
+    total, difference = result.as_numpy("OUTPUT0"), result.as_numpy("OUTPUT1")
+    return Answer(
+        model=model,
+        asked=[f"INPUT0 {_numbers(LEFT)}", f"INPUT1 {_numbers(RIGHT)}"],
+        came_back=[f"sum {_numbers(total)}", f"difference {_numbers(difference)}"],
+        python=_python(result),
+        milliseconds=milliseconds,
+        is_right=np.array_equal(total, LEFT + RIGHT) and np.array_equal(difference, LEFT - RIGHT),
+    )
+
+
+def ask_labels(client: Any, api: ModuleType, model: str) -> Answer:
+    """Label all sentences in one request; the first label of each must be the expected one."""
+    expected = SENTENCES[model]
+    given = np.array([[sentence.encode()] for sentence in expected], dtype=object)
+    result, milliseconds = _infer(client, model, [_input(api, "SENTENCE", given, "BYTES")])
+    labels = [[label.decode() for label in row] for row in result.as_numpy("LABELS")]
+    rows = [list(zip(names, row)) for names, row in zip(labels, result.as_numpy("PROBABILITIES"))]
+    return Answer(
+        model=model,
+        asked=list(expected),
+        came_back=["  ".join(f"{label} {chance:.0%}" for label, chance in row[:2]) for row in rows],
+        python=_python(result),
+        milliseconds=milliseconds,
+        is_right=[names[0] for names in labels] == list(expected.values()),
+    )
+
+
+def _infer(client: Any, model: str, inputs: list[Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    result = client.infer(model, inputs)
+    return result, (time.perf_counter() - started) * 1000
+
+
+def _input(api: ModuleType, name: str, value: np.ndarray, datatype: str) -> Any:
+    tensor = api.InferInput(name, list(value.shape), datatype)
+    tensor.set_data_from_numpy(value)
+    return tensor
+
+
+def _python(result: Any) -> str:
+    return str(result.as_numpy("PYTHON").reshape(-1)[0].decode())
+
+
+def _numbers(values: np.ndarray) -> str:
+    return " ".join(f"{value:g}" for value in values)

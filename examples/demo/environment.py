@@ -1,0 +1,48 @@
+"""The packed environment of the demo: built once, and again when its recipe changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Callable
+
+from naiad.environments.build import build
+from naiad.environments.pack import pack
+
+
+def packed_environment(recipe: Path, work: Path, progress: Callable[[str], None]) -> dict[str, str]:
+    """Build and pack the recipe, or find what an earlier run left.
+
+    Returns:
+        Of the environment: `archive`, `python` (its version), and `recipe` (a digest of what it was built from).
+    """
+    note = work / "text_pipeline.json"
+    digest = _digest(recipe)
+    known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    if known.get("recipe") == digest and Path(known["archive"]).is_file():
+        return known
+    note.unlink(missing_ok=True)
+    prefix = work / "text_pipeline"
+    # Unpacked copies of what is built anew are of no more use.
+    for old in (prefix, work / "store"):
+        shutil.rmtree(old, ignore_errors=True)
+    built = build(recipe, prefix, progress=progress)
+    progress("packing")
+    packed = pack(prefix, work / "text_pipeline.tar.gz", force=True)
+    known = {"archive": str(packed.archive), "python": built.version, "recipe": digest}
+    # Last: a run that was stopped midway is to begin anew.
+    note.write_text(json.dumps(known), encoding="utf-8")
+    return known
+
+
+def _digest(recipe: Path) -> str:
+    """Of the recipe's files, and of the host's version, which the recipe's Python depends on."""
+    total = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    for path in sorted(recipe.rglob("*")):
+        if path.is_file():
+            total.update(f"{path.relative_to(recipe)}:{path.stat().st_size}:".encode())
+            total.update(path.read_bytes())
+    return total.hexdigest()
