@@ -1,0 +1,69 @@
+"""Writes docs/reference/flags.md from the table of flags: `.venv/bin/python docs/make_flags.py`."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from naiad.config.flag import Accepted, Flag, Refused
+from naiad.config.flags import SERVER_FLAGS
+
+PAGE = Path(__file__).parent / "reference" / "flags.md"
+
+_INTRODUCTION = """\
+# Flags of `tritonserver` and `naiad serve`
+
+Written by `docs/make_flags.py` from `naiad.config.flags`; `naiad explain MODEL` takes the same flags.
+A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough.
+
+- **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).
+- **no effect**: accepted, because a server without it answers the same; a line of the log says so.
+- **naiad's own**: Triton has no such flag.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for group, flags in groupby(SERVER_FLAGS, key=lambda flag: flag.group):
+        rows = [f"| {_signature(flag)} | {_default(flag)} | {_description(flag)} |" for flag in flags]
+        parts.append("\n".join([f"## {group}", "", "| flag | default | |", "|---|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _signature(flag: Flag) -> str:
+    return f"`--{flag.name}`" + (f" `{_escaped(flag.kind.value)}`" if flag.takes_value else "")
+
+
+def _default(flag: Flag) -> str:
+    return f"`{_escaped(flag.default)}`" if flag.default else ""
+
+
+def _description(flag: Flag) -> str:
+    sentences = [flag.help]
+    if flag.choices:
+        sentences.append(f"One of {', '.join(f'`{choice}`' for choice in flag.choices)}.")
+    if flag.repeatable:
+        sentences.append("May be repeated.")
+    if flag.deprecated:
+        sentences.append(f"Deprecated: use `{flag.deprecated}`.")
+    if flag.own:
+        sentences.append("**naiad's own.**")
+    if isinstance(flag.status, Refused):
+        sentences.append(f"**Refused**: {flag.status.reason}.")
+    elif isinstance(flag.status, Accepted):
+        sentences.append(f"**No effect**: {flag.status.reason}.")
+    return _plain(" ".join(sentences))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Outside of backticks a placeholder such as <name> would be taken for a tag."""
+    return _escaped(text.replace("<", "\\<"))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
