@@ -31,6 +31,7 @@ class InstanceMemory:
         outputs: The output segment as bytes.
         returned: Offsets of output blocks nobody refers to any more, to be told to the guest. Appended to by whichever
             thread drops the last reference.
+        is_release_due: Whether a large block is among them, which the guest should use again before it touches others.
     """
 
     def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -53,6 +54,7 @@ class InstanceMemory:
             ) from error
         self.outputs = self._outputs.view
         self.returned: deque[int] = deque()
+        self.is_release_due = False
         self._lent: dict[int, weakref.ref[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}
 
     @property
@@ -82,6 +84,7 @@ class InstanceMemory:
         def give_back(_: object) -> None:
             self._lent.pop(block, None)
             self.returned.append(block)
+            self.is_release_due = True
 
         self._lent[block] = weakref.ref(array, give_back)
         return memoryview(array)  # type: ignore[arg-type] # numpy arrays export buffers on every version

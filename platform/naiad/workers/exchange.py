@@ -37,6 +37,7 @@ CODES = (
 
 _DATATYPES = tuple(Datatype)
 _BF16 = 14
+_RELEASES_RIDE = 16
 
 
 class Interface:
@@ -114,6 +115,9 @@ def write_execute(
         )
     returned = memory.returned
     count = len(returned)
+    if count < _RELEASES_RIDE and not memory.is_release_due:
+        count = 0  # small blocks go back many at a time
+    memory.is_release_due = False
     payload = wire.EXECUTE_HEAD.pack(number, len(batch), count)
     if count:
         payload += struct.pack(f"<{count}Q", *[returned.popleft() for _ in range(count)])

@@ -27,7 +27,11 @@ from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.http")
 
-_BUFFER = 1 << 16
+BUFFER = 1 << 17
+_SLICED = 4096
+"""Bodies up to this are cut out of what was received; longer ones are views of it."""
+_JOINED = 1 << 16
+"""Responses up to this are written as one buffer."""
 _DIRECT = 1 << 16
 """Bodies longer than this are read straight into their own buffer."""
 _KEPT = 64 << 20
@@ -61,6 +65,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         connections: set[Connection],
         limits: Limits,
         heads: HeadCache,
+        inbox: memoryview,
     ) -> None:
         """Serve a connection.
 
@@ -70,14 +75,15 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             connections: Where open connections are listed.
             limits: Bounds on requests.
             heads: Heads seen before.
+            inbox: Where the socket is read into; shared by the connections of a loop, since what arrives is taken out
+                before the loop turns to the next connection.
         """
         self._handle = handle
         self._cancel = cancel
         self._connections = connections
         self._limits = limits
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_BUFFER)
-        self._view = memoryview(self._buffer)
+        self._view = inbox
         self._heads = heads
         self._rest = b""  # received and not yet a whole request
         self._direct_head: Head | None = None
@@ -175,7 +181,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
                     self._begin_direct_body(head, data[end:])
                     return
                 break
-            self._arrived(head, data[end:following])
+            body = data[end:following] if head.body_size <= _SLICED else memoryview(data)[end:following]
+            self._arrived(head, body)
             position = following
         self._rest = data[position:] if position else data
 
@@ -200,7 +207,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             if self._is_in_head:
                 # The parser tells of a header once it is whole, which an endless one never is.
                 self._head_received += len(data)
-                if self._head_received > self._limits.header_bytes + _BUFFER:
+                if self._head_received > self._limits.header_bytes + BUFFER:
                     self._refuse_header()
         except httptools.HttpParserUpgrade:
             self._refuse(501, "protocol upgrades are not supported")
@@ -287,7 +294,7 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             return
         if current.method == "HEAD":
             parts = parts[:1]  # the length of what a GET would bring, without it (RFC 9110, 9.3.2)
-        if len(parts) > 1 and sum(map(len, parts)) <= _BUFFER:
+        if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)

@@ -6,7 +6,7 @@ import asyncio
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
-from naiad.frontends.http.connection import Connection, Limits
+from naiad.frontends.http.connection import BUFFER, Connection, Limits
 from naiad.frontends.http.endpoints import Endpoints
 from naiad.frontends.http.heads import HeadCache
 
@@ -53,10 +53,11 @@ class HttpFrontend:
             OptionError: If the address and port cannot be had.
         """
         loop = asyncio.get_running_loop()
+        inbox = memoryview(bytearray(BUFFER))
         try:
             self._server = await loop.create_server(
                 lambda: Connection(
-                    self._endpoints.handle, self._engine.cancel, self._connections, self._limits, self._heads
+                    self._endpoints.handle, self._engine.cancel, self._connections, self._limits, self._heads, inbox
                 ),
                 self._address,
                 self._port,
