@@ -36,4 +36,4 @@ proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every pro
 	rm -rf .venv-proto
 
 clean:
-	rm -rf $(VENV) .venv-proto build dist
+	rm -rf $(VENV) .venv-proto .demo .bench build dist

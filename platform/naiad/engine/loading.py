@@ -24,6 +24,7 @@ from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
 from naiad.engine.version import ModelVersion
+from naiad.errors import Code, ConfigError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.repository.layout import ModelFiles
 from naiad.resolution.decision import Resolution, ResolutionSettings
@@ -100,6 +101,7 @@ class Loader:
             NaiadError: With the reason, whatever it is.
         """
         config = freeze(message)
+        self._refuse_or_tell(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
         self.resolutions[config.name, version] = resolution
         for notice in resolution.notices:
@@ -122,6 +124,26 @@ class Loader:
         loaded = ModelVersion(config, version, specs, self._settings.restart)
         await loaded.start()
         return loaded
+
+    def _refuse_or_tell(self, message: pb.ModelConfig) -> None:
+        """Say at once what this version does not do: refuse what would answer wrongly, tell what is merely slower.
+
+        Raises:
+            ConfigError: For sequences, whose requests would reach any instance and lack their control inputs, and for
+                ensembles.
+        """
+        for choice in ("sequence_batching", "ensemble_scheduling"):
+            if message.HasField(choice):
+                raise ConfigError(
+                    f"model '{message.name}' asks for {choice}, which this version of naiad does not do",
+                    code=Code.UNSUPPORTED,
+                )
+        if message.HasField("dynamic_batching"):
+            logger.info(
+                "'%s' asks for dynamic_batching: this version gives execute one request at a time", message.name
+            )
+        if message.model_transaction_policy.decoupled:
+            logger.warning("'%s' is decoupled: this version has no response senders, requests will fail", message.name)
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = resolve(config, model_dir=files.directory, version=version, settings=self._settings.resolution)

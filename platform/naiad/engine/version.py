@@ -17,7 +17,7 @@ from naiad.config.render import to_json
 from naiad.engine.check import RequestCheck, prefix
 from naiad.engine.instance import Instance
 from naiad.engine.statistics import Statistics
-from naiad.errors import GuestDiedError, NaiadError, NotReadyError, OutOfMemoryError
+from naiad.errors import GuestDiedError, ModelError, NaiadError, NotReadyError, OutOfMemoryError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -238,6 +238,9 @@ class ModelVersion:
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""
+        unanswered = [self._pending[key] for key in batch.keys if key in self._pending]
+        if unanswered and not self.config.decoupled:
+            self._fail(unanswered, ModelError(f"'{worker.spec.name}' ended the execution without a response"))
         self._statistics.executed(len(batch.keys), batch.sent, started, ended, time.monotonic_ns())
         self._pace = max(ended - started, self._pace - (self._pace >> 3))
         self._scheduler.set_depth(worker, depth_for(self._pace))

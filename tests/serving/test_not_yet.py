@@ -1,0 +1,33 @@
+"""What this version does not do is said when a model asks for it, not answered wrongly."""
+
+from support.server import ServerProcess
+
+MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+
+
+def write(repository, name, config):
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL)
+    (version.parent / "config.pbtxt").write_text(f'backend: "python" {TENSORS} {config}')
+
+
+def test_sequences_are_refused_and_dynamic_batching_is_named_in_the_log(tmp_path):
+    write(tmp_path / "models", "sequence", "sequence_batching { }")
+    write(tmp_path / "models", "batched", "max_batch_size: 4 dynamic_batching { }")
+
+    with ServerProcess(
+        tmp_path / "models", "--exit-on-error=false", "--strict-readiness=false", work=tmp_path, wait="live"
+    ) as server:
+        index = {entry["name"]: entry for entry in server.post("/v2/repository/index").json()}
+        log = server.log
+
+    assert index["batched"]["state"] == "READY"
+    assert "'batched' asks for dynamic_batching: this version gives execute one request at a time" in log
+    assert index["sequence"]["state"] == "UNAVAILABLE"
+    assert "asks for sequence_batching, which this version of naiad does not do" in index["sequence"]["reason"]
