@@ -136,3 +136,9 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def started(spec):
+    worker, owner = guest(spec)
+    assert await worker.start() == ""
+    return worker, owner

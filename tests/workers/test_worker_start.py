@@ -1,0 +1,195 @@
+"""Guests start, are stopped and are killed: what is left of them, and what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+
+import pytest
+from naiad.errors import GuestDiedError, ModelError
+from naiad_stub import wire
+
+from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
+
+
+def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path):
+    async def start():
+        worker, _ = guest(launch_spec(tmp_path, "def initialize(self, args):\n    self.x = lorem_ipsum\n"))
+        with pytest.raises(ModelError, match="name 'lorem_ipsum' is not defined") as caught:
+            await worker.start()
+        assert "model.py" in caught.value.traceback_text
+        assert "self.x = lorem_ipsum" in caught.value.traceback_text
+        return worker.pid
+
+    assert not is_running(run(start()))
+
+
+@pytest.mark.parametrize(
+    ("methods", "end"),
+    [
+        ("def initialize(self, args):\n    print('so long', file=sys.stderr); os._exit(3)", "exited with status 3"),
+        ("def initialize(self, args):\n    print('so long', file=sys.stderr); os.abort()", "was killed by SIGABRT"),
+    ],
+)
+def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end):
+    async def start():
+        worker, owner = guest(launch_spec(tmp_path, methods))
+        with pytest.raises(GuestDiedError, match=rf"Stub process 'm_0_0' is not healthy: pid \d+ {end}") as caught:
+            await worker.start()
+        assert caught.value.message.endswith("while it started. Its last lines on stderr:\nso long")
+        assert caught.value.last_lines == ("so long",)
+        assert owner.deaths == []
+
+    run(start())
+
+
+def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path):
+    """Its word and its end may reach the loop in one turn; then nobody would hear of the end."""
+
+    async def start():
+        loop = asyncio.get_running_loop()
+        worker, owner = guest(launch_spec(tmp_path, IDENTITY))
+        take = worker._take
+
+        def take_and_see_the_end(kind, payload):
+            take(kind, payload)
+            if kind == wire.Kind.READY:
+                os.kill(worker.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+                worker._reap()
+
+        worker._take = take_and_see_the_end
+        with pytest.raises(GuestDiedError, match="was killed by SIGKILL"):
+            await asyncio.wait_for(worker.start(), 10)
+        assert owner.deaths == []
+        assert loop.is_running()
+
+    run(start())
+
+
+def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path):
+    async def start():
+        spec = launch_spec(
+            tmp_path, "def initialize(self, args):\n    os.kill(os.getpid(), signal.SIGSTOP)", start_timeout=0.7
+        )
+        worker, _ = guest(spec)
+        text = (
+            r"Stub process 'm_0_0' is not healthy: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
+        )
+        with pytest.raises(GuestDiedError, match=text):
+            await worker.start()
+        return worker.pid
+
+    assert not is_running(run(start()))
+
+
+def test_slow_but_living_initialize_is_waited_for(tmp_path):
+    async def start():
+        worker, _ = await started(
+            launch_spec(tmp_path, "def initialize(self, args):\n    time.sleep(2)", start_timeout=1.2)
+        )
+        await worker.kill()
+
+    run(start())
+
+
+def test_start_that_is_cancelled_leaves_no_process(tmp_path):
+    async def start():
+        worker, owner = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
+        task = asyncio.ensure_future(worker.start())
+        await until(lambda: owner.lines, "initialize to be running")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return worker.pid
+
+    assert not is_running(run(start()))
+
+
+def test_interpreter_that_cannot_be_executed_is_named(tmp_path):
+    async def start():
+        spec = dataclasses.replace(launch_spec(tmp_path, IDENTITY), python=tmp_path / "bin" / "python")
+        worker, _ = guest(spec)
+        with pytest.raises(GuestDiedError, match=r"cannot start 'm_0_0': .*bin/python: No such file or directory"):
+            await worker.start()
+
+    run(start())
+
+
+def test_stopping_runs_finalize_and_what_comes_after_it(tmp_path):
+    """Also exit handlers: a guest that closes its channel while it ends is not cut short."""
+    methods = f"""
+def initialize(self, args):
+    import atexit
+    atexit.register(lambda: (time.sleep(0.3), open({str(tmp_path / "after")!r}, "w").close()))
+
+def finalize(self):
+    print("finalized")
+    open({str(tmp_path / "final")!r}, "w").close()
+{IDENTITY}"""
+
+    async def stop():
+        worker, owner = await started(launch_spec(tmp_path, methods))
+        await worker.stop(10)
+        assert owner.deaths == []
+        assert ("stdout", "finalized") in owner.lines
+
+    run(stop())
+    assert (tmp_path / "final").exists()
+    assert (tmp_path / "after").exists()
+
+
+def test_finalize_that_hangs_is_cut_short(tmp_path):
+    async def stop():
+        worker, _ = await started(launch_spec(tmp_path, "def finalize(self):\n    time.sleep(60)"))
+        await worker.stop(0.2)
+        return worker.pid
+
+    assert not is_running(run(stop()))
+
+
+def test_killing_ends_what_the_model_started_too(tmp_path):
+    methods = """
+def initialize(self, args):
+    import subprocess
+    child = subprocess.Popen(["sh", "-c", "sleep 300 & echo $!; wait"])
+    print(child.pid)
+"""
+
+    async def kill():
+        worker, owner = await started(launch_spec(tmp_path, methods))
+        await until(lambda: len(owner.lines) == 2, "both pids")
+        pids = [worker.pid, *(int(line) for _, line in owner.lines)]
+        assert all(map(is_running, pids))
+        await worker.kill()
+        await until(lambda: not any(map(is_running, pids)), "all processes to end")
+
+    run(kill())
+
+
+def test_model_may_terminate_processes_it_started(tmp_path):
+    """The guest itself outlives SIGTERM; what it starts must not inherit that."""
+    methods = """
+def initialize(self, args):
+    import multiprocessing, subprocess
+    fork = multiprocessing.get_context("fork")
+    forked = fork.Process(target=time.sleep, args=(300,))
+    forked.start()
+    started = subprocess.Popen(["sleep", "300"])
+    forked.terminate()
+    started.terminate()
+    forked.join()
+    print(forked.exitcode, started.wait())
+"""
+
+    async def serve():
+        worker, owner = guest(launch_spec(tmp_path, methods))
+        await asyncio.wait_for(worker.start(), 10)
+        os.kill(worker.pid, signal.SIGTERM)
+        os.kill(worker.pid, signal.SIGINT)
+        await until(lambda: ("stdout", "-15 -15") in owner.lines, "exit codes")
+        await worker.stop(5)
+        assert owner.deaths == []
+
+    run(serve())
