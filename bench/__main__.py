@@ -16,7 +16,7 @@ from bench.session import Session
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
-ROUNDS, WINDOW = 3, 1.2
+ROUNDS, WINDOW = 3, 0.8
 QUICK_ROUNDS, QUICK_WINDOW = 1, 0.3
 
 
