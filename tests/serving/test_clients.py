@@ -1,0 +1,106 @@
+"""Two shared backends with two models each, asked by all four flavours of the real tritonclient."""
+
+import asyncio
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+from support.server import ServerProcess
+
+BACKEND = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "WHO", "data_type": "TYPE_STRING", "dims": [1]})
+        config.set_max_batch_size(0)
+        return config
+
+    def initialize(self, args):
+        self.factor = float(open(os.path.join(pb_utils.get_model_dir(), "factor.txt")).read())
+        self.who = "BACKEND " + args["model_name"] + " " + os.environ.get("VIRTUAL_ENV", "host")
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([
+                pb_utils.Tensor("OUT", value * np.float32(self.factor)),
+                pb_utils.Tensor("WHO", np.array([self.who], dtype=object)),
+            ]))
+        return responses
+"""
+MODELS = {"double": ("plain", 2), "triple": ("plain", 3), "half": ("own", 0.5), "tenth": ("own", 0.1)}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    place = tmp_path_factory.mktemp("clients")
+    for backend in ("plain", "own"):
+        (place / "backends" / backend).mkdir(parents=True)
+        (place / "backends" / backend / "model.py").write_text(BACKEND.replace("BACKEND ", f"{backend} "))
+    venv.create(place / "env", symlinks=True, with_pip=False)
+    [packages] = (place / "env").glob("lib/python*/site-packages")
+    (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    (place / "backends" / "own" / "backend.toml").write_text('environment = "../../env"\n')
+    for name, (backend, factor) in MODELS.items():
+        (place / "models" / name / "1").mkdir(parents=True)
+        (place / "models" / name / "1" / "factor.txt").write_text(str(factor))
+        (place / "models" / name / "config.pbtxt").write_text(f'backend: "{backend}"\n')
+    with ServerProcess(place / "models", f"--backend-directory={place / 'backends'}", work=place) as process:
+        yield process
+
+
+def inputs(api):
+    tensor = api.InferInput("IN", [3], "FP32")
+    tensor.set_data_from_numpy(np.array([1, 2, 4], np.float32))
+    return [tensor]
+
+
+def check(name, result):
+    backend, factor = MODELS[name]
+    np.testing.assert_allclose(result.as_numpy("OUT"), np.array([1, 2, 4], np.float32) * np.float32(factor))
+    who = result.as_numpy("WHO")[0].decode().split(" ")
+    assert who[:2] == [backend, name]
+    assert who[2].endswith("/env") is (backend == "own")
+
+
+@pytest.mark.parametrize("api", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_answers_with_its_own_data_and_its_backends_code(server, api, name):
+    with api.InferenceServerClient(server.http_url if api is tritonclient.http else server.grpc_url) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready(name)
+        check(name, client.infer(name, inputs(api), request_id="one"))
+
+
+@pytest.mark.parametrize("api", [tritonclient.http.aio, tritonclient.grpc.aio], ids=["http.aio", "grpc.aio"])
+def test_asynchronous_clients_ask_all_models_at_once(server, api):
+    async def ask():
+        url = server.http_url if api is tritonclient.http.aio else server.grpc_url
+        async with api.InferenceServerClient(url) as client:
+            assert await client.is_model_ready("double")
+            return await asyncio.gather(*(client.infer(name, inputs(api)) for name in MODELS))
+
+    for name, result in zip(MODELS, asyncio.run(ask()), strict=True):
+        check(name, result)
+
+
+def test_backend_table_has_a_row_for_python_and_one_for_each_shared_backend(server):
+    rows = [line.split("|")[1].strip() for line in server.log.splitlines() if line.startswith("| ")]
+
+    assert rows.count("plain") == 1
+    assert rows.count("own") == 1
+    assert rows.count("python") == 1
