@@ -26,6 +26,7 @@ from naiad.engine.introspect import may_auto_complete
 from naiad.engine.version import ModelVersion
 from naiad.errors import Code, ConfigError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
 from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
@@ -118,6 +119,7 @@ class Loader:
             message = merge_auto_completed(message, orjson.loads(completed))
         validate(message, with_io=True)
         config = freeze(message)
+        await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]

@@ -1,4 +1,4 @@
-"""What this version does not do is said when a model asks for it, not answered wrongly."""
+"""What cannot be served is said when a model is loaded, not answered wrongly."""
 
 from support.server import ServerProcess
 
@@ -31,3 +31,15 @@ def test_sequences_are_refused_and_dynamic_batching_is_named_in_the_log(tmp_path
     assert "'batched' asks for dynamic_batching: this version gives execute one request at a time" in log
     assert index["sequence"]["state"] == "UNAVAILABLE"
     assert "asks for sequence_batching, which this version of naiad does not do" in index["sequence"]["reason"]
+
+
+def test_label_file_that_is_named_and_not_there_fails_the_load(tmp_path):
+    write(tmp_path / "models", "labelled", "")
+    config = tmp_path / "models" / "labelled" / "config.pbtxt"
+    config.write_text(config.read_text().replace("output {", 'output { label_filename: "labels.txt"'))
+
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+        [entry] = server.post("/v2/repository/index").json()
+
+    assert entry["state"] == "UNAVAILABLE"
+    assert "labels.txt" in entry["reason"]
