@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 
-from naiad_stub import api, logger, request, wire
+from naiad_stub import logger, request, wire
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.segment import Segment
 from naiad_stub.serving import LoadError, ModelServer, complete_config
@@ -44,7 +44,6 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     spec = wire.unpack(wire.Kind.LOAD, channel.receive_only(wire.Kind.LOAD))[0]
     with _Heartbeat(channel):
         try:
-            api.prepare(spec["utils_dir"], spec["version_dir"])
             if spec["mode"] == "complete":
                 channel.send(wire.pack(wire.Kind.COMPLETED, complete_config(spec)))
                 return 0

@@ -11,7 +11,7 @@ from math import prod
 
 from naiad.config.model import ModelConfig, TensorConfig
 from naiad.errors import InvalidRequestError
-from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 
 _ID_LIMIT = 0xFFFE
@@ -201,11 +201,6 @@ def check_strings(name: str, model: str, data: Buffer, expected: int, start: str
         raise InvalidRequestError(
             f"{start}expected {expected} string elements for inference input '{name}' for model '{model}', got {count}"
         )
-
-
-def parse_datatype(name: str) -> Datatype | None:
-    """The datatype a client named, None if there is no such."""
-    return BY_NAME.get(name)
 
 
 def _first_repeated(names: Sequence[str]) -> str | None:
