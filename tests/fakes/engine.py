@@ -57,6 +57,7 @@ class FakeEngine:
         self.ready = True
         self.requests: list[InferRequest] = []
         self.cancelled: list[int] = []
+        self.taken_counts: dict[int, int] = {}
         self.held: dict[int, tuple[InferRequest, Sink]] = {}
         self.loads: list[tuple[str, dict[str, str | bytes]]] = []
         self.unloads: list[tuple[str, bool]] = []
@@ -121,6 +122,9 @@ class FakeEngine:
         self.requests.append(request)
         model.answer(self, request, sink)
         return self._tickets
+
+    def taken(self, ticket: int, count: int = 1) -> None:
+        self.taken_counts[ticket] = self.taken_counts.get(ticket, 0) + count
 
     def cancel(self, ticket: int) -> None:
         self.cancelled.append(ticket)

@@ -61,5 +61,12 @@ class EngineDoor(Protocol):
     def cancel(self, ticket: int) -> None:
         """Take a request back: dropped if it still waits, else the model may notice. Unknown tickets are ignored."""
 
+    def taken(self, ticket: int, count: int = 1) -> None:
+        """Say that *count* responses have left for the client (their bytes are in the system's hands).
+
+        Only needed where a request may have many responses: the model is held back while too many wait. Unknown
+        tickets are ignored.
+        """
+
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """Whether the model may answer a request any number of times; raises `UnknownModelError`."""

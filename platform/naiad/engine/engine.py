@@ -230,6 +230,9 @@ class Engine:
             if version.number == ticket >> _KEY_BITS:
                 version.cancel(ticket & _KEY_MASK)
 
+    def taken(self, ticket: int, count: int = 1) -> None:
+        """Say that responses have left for the client. See `EngineDoor.taken`."""
+
     # -- loading ------------------------------------------------------------------------------------------------
 
     async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
