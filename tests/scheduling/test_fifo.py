@@ -19,6 +19,7 @@ class Scheduling(RuleBasedStateMachine):
         self.arrived = 0
         self.instances = 0
         self.gone: set[int] = set()
+        self.alone: set[int] = set()
 
     def take(self, decisions) -> None:
         """Carry decisions out."""
@@ -26,13 +27,16 @@ class Scheduling(RuleBasedStateMachine):
         assert taken == sorted(taken), "a later request overtook an earlier one"
         for instance, items in decisions:
             assert len(items) == 1
+            assert not self.held[instance] or not self.alone & set(items)
             self.held[instance] += items
             assert len(self.held[instance]) <= self.depth[instance]
 
-    @rule()
-    def enqueue(self):
-        self.take(self.scheduler.enqueue(self.arrived))
+    @rule(alone=st.booleans())
+    def enqueue(self, alone):
+        if alone:
+            self.alone.add(self.arrived)
         self.arrived += 1
+        self.take(self.scheduler.enqueue(self.arrived - 1, alone=alone))
 
     @rule()
     def add(self):
@@ -75,8 +79,7 @@ class Scheduling(RuleBasedStateMachine):
         decisions = self.scheduler.put_back(tuple(items[1:]))
         taken = [item for _, each in decisions for item in each]
         assert taken + list(self.scheduler.waiting) == items[1:] + before
-        for instance, each in decisions:
-            self.held[instance] += each
+        self.take(decisions)
 
     @precondition(lambda self: self.scheduler.waiting)
     @rule(data=st.data())
@@ -144,3 +147,38 @@ def test_reports_about_an_instance_that_is_gone_change_nothing():
     assert scheduler.finished("never there") == []
     scheduler.undo("never there", (1,))
     assert scheduler.add("a") == [("a", (1,))]
+
+
+def test_a_request_that_comes_alone_waits_for_an_instance_that_holds_nothing():
+    """A model that waits for the answer must not lie before it in the same instance."""
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    for name in ("a", "b"):
+        scheduler.add(name)
+        scheduler.set_depth(name, 4)
+    assert scheduler.enqueue(0) == [("a", (0,))]
+    assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
+    assert scheduler.enqueue(2, alone=True) == []
+    assert scheduler.enqueue(3) == []
+    assert scheduler.finished("b") == [("b", (2,)), ("a", (3,))]
+
+
+def test_a_request_that_came_alone_stays_so_when_it_is_put_back():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    for name in ("a", "b"):
+        scheduler.add(name)
+        scheduler.set_depth(name, 4)
+    scheduler.enqueue(0)
+    assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
+    scheduler.remove("b")
+    assert scheduler.put_back((1,)) == []
+    assert scheduler.finished("a") == [("a", (1,))]
+
+
+def test_a_request_that_came_alone_may_be_withdrawn():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    scheduler.add("a")
+    scheduler.set_depth("a", 4)
+    scheduler.enqueue(0)
+    scheduler.enqueue(1, alone=True)
+    assert scheduler.withdraw(1)
+    assert scheduler.enqueue(1) == [("a", (1,))]

@@ -6,6 +6,9 @@ An instance may be given further requests while it works on one, so that it need
 them. That pays only where the model takes less time than the host's turn, and costs order where it takes longer
 (a request might have run earlier elsewhere); hence `depth`, which the caller sets per instance from what it
 measures.
+
+A request made by a model that itself waits for the answer must not lie behind another request of the same instance:
+that one may be what the whole chain waits for. Such requests are enqueued `alone`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", bound=Hashable)
 Instance = TypeVar("Instance", bound=Hashable)
 
 
@@ -36,6 +39,7 @@ class FifoScheduler(Generic[Instance, Item]):
         self.waiting: deque[Item] = deque()
         self._load: dict[Instance, int] = {}
         self._depth: dict[Instance, int] = {}
+        self._alone: set[Item] = set()
 
     def __repr__(self) -> str:
         return f"<FifoScheduler waiting={len(self.waiting)} load={list(self._load.values())}>"
@@ -56,19 +60,21 @@ class FifoScheduler(Generic[Instance, Item]):
         if instance in self._depth:
             self._depth[instance] = depth
 
-    def enqueue(self, item: Item) -> list[Dispatch[Instance, Item]]:
-        """A request arrived."""
+    def enqueue(self, item: Item, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:
+        """A request arrived; *alone* if only an instance that holds nothing may be given it."""
         self.waiting.append(item)
+        if alone:
+            self._alone.add(item)
         return self._dispatch()
 
     def put_back(self, items: tuple[Item, ...]) -> list[Dispatch[Instance, Item]]:
         """Requests that were dispatched but never begun; they come first, in their order."""
-        self.waiting.extendleft(reversed(items))
+        self._wait_first(items)
         return self._dispatch()
 
     def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
-        self.waiting.extendleft(reversed(items))
+        self._wait_first(items)
         if instance in self._load:
             self._load[instance] -= 1
             self._depth[instance] = 1
@@ -79,6 +85,7 @@ class FifoScheduler(Generic[Instance, Item]):
             self.waiting.remove(item)
         except ValueError:
             return False
+        self._alone.discard(item)
         return True
 
     def finished(self, instance: Instance) -> list[Dispatch[Instance, Item]]:
@@ -89,8 +96,15 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def drain(self) -> Iterator[Item]:
         """Take out everything that waits, oldest first."""
+        self._alone.clear()
         while self.waiting:
             yield self.waiting.popleft()
+
+    def _wait_first(self, items: tuple[Item, ...]) -> None:
+        # Which of them came alone is not remembered once they are dispatched; for all of them to be alone is safe,
+        # and such requests are few.
+        self._alone.update(items)
+        self.waiting.extendleft(reversed(items))
 
     def _dispatch(self) -> list[Dispatch[Instance, Item]]:
         decisions: list[Dispatch[Instance, Item]] = []
@@ -98,6 +112,10 @@ class FifoScheduler(Generic[Instance, Item]):
             instance = self._freest()
             if instance is None:
                 break
+            if self._alone and self.waiting[0] in self._alone:
+                if self._load[instance]:
+                    break
+                self._alone.discard(self.waiting[0])
             self._load[instance] += 1
             decisions.append(Dispatch(instance, (self.waiting.popleft(),)))
         return decisions
