@@ -237,3 +237,18 @@ class ModelConfig:
                 f"model '{self._name}', tensor '{tensor['name']}': the model expects {key} {tensor[key]} but the model "
                 f"configuration specifies {key} {configured[key]}"
             )
+
+
+def _complete_outside_a_guest() -> None:
+    """Set the API's names onto this module where a test, a notebook or an editor imports it: naiad is installed there.
+
+    A guest does that itself after it has imported its utils, which may be others than these.
+    """
+    try:
+        from naiad_stub import api
+    except ImportError:  # this file alone, as people copy it beside their model
+        return
+    api.install_outside(__name__)
+
+
+_complete_outside_a_guest()

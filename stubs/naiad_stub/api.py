@@ -22,6 +22,8 @@ from naiad_stub.tensor import Tensor
 UTILS_NAME = "triton_python_backend_utils"
 
 _model_dir = ""
+_is_preparing = False
+"""Whether a guest is importing its utils."""
 
 
 def get_model_dir() -> str:
@@ -163,7 +165,7 @@ def prepare(utils_dir: str, version_dir: str) -> None:
     It is imported by its path: utils and stub are a pair, which a copy beside the model or in the environment (people
     keep them for their editors) must not part.
     """
-    global _model_dir  # noqa: PLW0603 - a guest serves one version of one model
+    global _model_dir, _is_preparing  # noqa: PLW0603 - a guest serves one version of one model
     _model_dir = version_dir
     path = os.path.join(utils_dir, UTILS_NAME + ".py")
     if getattr(sys.modules.get(UTILS_NAME), "__file__", None) == path:
@@ -176,8 +178,19 @@ def prepare(utils_dir: str, version_dir: str) -> None:
     module.__loader__ = loader
     module.__spec__ = ModuleSpec(UTILS_NAME, loader, origin=path)
     sys.modules[UTILS_NAME] = module
-    loader.exec_module(module)
+    _is_preparing = True
+    try:
+        loader.exec_module(module)
+    finally:
+        _is_preparing = False
     install(module)
+
+
+def install_outside(name: str) -> None:
+    """Complete the utils module that is being imported as *name*, unless a guest imports it and will do so itself."""
+    module = sys.modules.get(name)
+    if name == UTILS_NAME and module is not None and not _is_preparing:
+        install(module)
 
 
 def install(utils_module: ModuleType) -> None:
