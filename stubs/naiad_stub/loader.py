@@ -11,7 +11,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
-from naiad_stub import api
+from naiad_stub import api, dialect
 from naiad_stub.exceptions import TritonModelException
 
 CLASS_NAME = "TritonPythonModel"
@@ -40,10 +40,11 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
         sys.path += [version_dir, model_dir, utils_dir]
         name = os.path.basename(version_dir.rstrip(os.sep)) + "." + name
     api.prepare(utils_dir, version_dir)
+    dialect.open_for(model_file)
     # With a list of names, `__import__` returns the module itself and not the package it is in.
     module: Any = __import__(name, fromlist=[CLASS_NAME])
     model_class: type = getattr(module, CLASS_NAME)
-    return model_class
+    return dialect.adapt(model_class)
 
 
 def format_exception(exc: BaseException) -> Tuple[str, str]:

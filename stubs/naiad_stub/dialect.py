@@ -1,0 +1,104 @@
+"""The door to the older tutorial dialect, `import triton_python_backend.api`: opened for models that use it alone.
+
+Scripts of that kind answer with lists of tensors, and index `request.inputs` where the API of today calls it. What
+they need is put in place as their model is loaded; for all others `request.inputs()` stays a plain method, and
+`execute` is called as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, List, Optional, Sequence
+
+from naiad_stub.request import InferenceRequest
+from naiad_stub.tensor import Tensor
+
+PACKAGE = "triton_python_backend"
+API = PACKAGE + ".api"
+_IMPLEMENTATION = "naiad_stub.dialect_api"
+_USE_AS_LIST = re.compile(rb"\.inputs\b(?!\s*\()")
+"""The inputs of a request, or whatever else has the name, used and not called."""
+
+
+class Inputs(List[Tensor]):
+    """The inputs of a request: a list, and as a call the same list."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Inputs:
+        """The list itself: what `request.inputs()` of today gives."""
+        return self
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Imports the dialect's two modules; asked last, so that a package of the name that a model brings goes first."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002
+        """The modules' specifications, None for all others."""
+        if fullname not in (PACKAGE, API):
+            return None
+        return ModuleSpec(fullname, self, origin="naiad", is_package=fullname == PACKAGE)
+
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:  # noqa: ARG002
+        """Let the import system make the module."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module."""
+        if module.__name__ == API:
+            implementation = import_module(_IMPLEMENTATION)
+            vars(module).update({name: getattr(implementation, name) for name in implementation.__all__})
+            module.__doc__ = implementation.__doc__
+            make_inputs_a_list()
+
+
+_FINDER = _Finder()
+
+
+def open_for(model_file: str) -> None:
+    """Make the dialect importable, and look whether *model_file* indexes inputs without importing it."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
+    with open(model_file, "rb") as file:
+        if _USE_AS_LIST.search(file.read()):
+            make_inputs_a_list()
+
+
+def make_inputs_a_list() -> None:
+    """Make `request.inputs` a list that can be called, for every request of this process."""
+    if not isinstance(InferenceRequest.inputs, property):
+        setattr(InferenceRequest, "inputs", property(_inputs))  # noqa: B010 - a method for the type checker
+
+
+def _inputs(request: InferenceRequest) -> Inputs:
+    """The input tensors; those that are optional and were not sent are absent."""
+    return Inputs(request._inputs)  # noqa: SLF001 - its own property
+
+
+def adapt(model_class: type) -> type:
+    """The class with an `execute` whose lists of tensors become responses, if its modules have imported the dialect."""
+    implementation = sys.modules.get(_IMPLEMENTATION)
+    return model_class if implementation is None else implementation.adapt(model_class)
+
+
+def responses_of(returned: Any, requests: Sequence[InferenceRequest]) -> Any:
+    """What `execute` returned, lists of tensors turned into responses."""
+    from naiad_stub.response import InferenceResponse
+
+    if not isinstance(returned, list):
+        return returned
+    is_one_flat = len(requests) == 1 and returned and all(isinstance(item, Tensor) for item in returned)
+    responses = []
+    for item in [returned] if is_one_flat else returned:
+        if isinstance(item, (list, tuple)):
+            responses.append(InferenceResponse(list(item)))
+        elif isinstance(item, Tensor):
+            responses.append(InferenceResponse([item]))
+        else:
+            responses.append(item)
+    return responses
