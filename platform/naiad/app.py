@@ -81,8 +81,8 @@ async def _serve(options: ServerOptions) -> int:
     return 0
 
 
-def build_loader(options: ServerOptions) -> Loader:
-    """What loads models, and what that stands on."""
+def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
+    """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
     for key in sorted(_WITHOUT_EFFECT & effective_settings(options.backend_configs, "python").keys()):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
     guest = lay_out_guest(options.guest_store)
@@ -96,6 +96,7 @@ def build_loader(options: ServerOptions) -> Loader:
         auto_complete=options.auto_complete,
         restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
         start_timeout=options.python_settings.stub_timeout_seconds,
+        debugged=debugged,
     )
     return Loader(settings, EnvironmentManager(options.env_store, guest_library=guest.library_dir))
 

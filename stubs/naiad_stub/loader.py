@@ -44,6 +44,11 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
     # With a list of names, `__import__` returns the module itself and not the package it is in.
     module: Any = __import__(name, fromlist=[CLASS_NAME])
     model_class: type = getattr(module, CLASS_NAME)
+    debugger = os.environ.pop("NAIAD_STUB_DEBUG", "")
+    if debugger:
+        from naiad_stub import debugging
+
+        debugging.attach(model_class, debugger)
     return dialect.adapt(model_class)
 
 
@@ -64,6 +69,12 @@ def format_exception(exc: BaseException) -> Tuple[str, str]:
     return text, _full_text(exc, chain)
 
 
+def place(exc: BaseException) -> Tuple[str, int]:
+    """File and line of the model's innermost frame; the model's file and 0 where it was not the model that raised."""
+    places = _places(_model_traceback(exc.__traceback__))
+    return places[0][:2] if places else ("model.py", 0)
+
+
 def _message(exc: BaseException) -> str:
     """The exception's own text, and its notes; exceptions whose `__str__` fails are not to fail us."""
     try:
@@ -78,9 +89,9 @@ def _message(exc: BaseException) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether the frame is the stub's own."""
+    """Whether the frame is the stub's own, or that of `naiad.testing`, which stands in its place in tests."""
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith("naiad_stub.")
+    return isinstance(name, str) and name.startswith(("naiad_stub.", "naiad.testing."))
 
 
 def _model_traceback(traceback: Optional[TracebackType]) -> List[TracebackType]:

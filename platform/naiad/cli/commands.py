@@ -50,6 +50,15 @@ def _explain(flags: tuple[str, ...]) -> int:
     return explain(flags)
 
 
+@_naiad.command("run", context_settings=_PASS_ON)
+@click.argument("flags", metavar="MODEL_DIR [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
+def _run_once(flags: tuple[str, ...]) -> int:
+    """Load one model, give it one request, print what comes back."""
+    from naiad.cli.run import run as run_once
+
+    return run_once(flags)
+
+
 @_naiad.group("env", cls=_Group)
 def _env() -> None:
     """Build, pack and list execution environments."""

@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from naiad.cli.explain import explain
 
             return explain(rest)
+        case ["run", *rest]:
+            from naiad.cli.run import run as run_once
+
+            return run_once(rest)
         case [first, *_] as flags if first.startswith("-") and first not in {"--help", "-h", "--version"}:
             from naiad.cli.serve import serve
 

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -69,12 +70,15 @@ class LoadSettings:
         auto_complete: Whether models may complete their configuration.
         restart: How often guests are restarted.
         start_timeout: Seconds a guest may take to start without a sign of progress.
+        debugged: A model whose guests run under a debugger at this process's terminal and without limits of time, and
+            that debugger (see `naiad_stub.debugging`); None for none.
     """
 
     resolution: ResolutionSettings
     auto_complete: bool = True
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     start_timeout: float = 30.0
+    debugged: tuple[str, str] | None = None
 
 
 class Loader:
@@ -188,14 +192,20 @@ class Loader:
             "args.model_version": str(resolution.version),
             "args.model_name": config.name,
         }
+        environ = _with_threads(environment.environ(os.environ), instances)
+        debugged = self._settings.debugged
+        is_debugged = mode == "serve" and debugged is not None and debugged[0] == config.name
+        if debugged is not None and is_debugged:
+            environ["NAIAD_STUB_DEBUG"] = debugged[1]
         return LaunchSpec(
             name=name,
             python=environment.python,
             stub=resolution.stub,
             library=resolution.library_dir,
-            environ=_with_threads(environment.environ(os.environ), instances),
+            environ=environ,
             load=load,
-            start_timeout=self._settings.start_timeout,
+            start_timeout=inf if is_debugged else self._settings.start_timeout,
+            at_terminal=is_debugged,
         )
 
 

@@ -25,6 +25,7 @@ class LaunchSpec:
         environ: The child's whole environment.
         load: Fields of the LOAD message.
         start_timeout: Seconds a start may take without a sign of progress.
+        at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
     """
 
     name: str
@@ -34,6 +35,7 @@ class LaunchSpec:
     environ: Mapping[str, str]
     load: Mapping[str, str] = field(repr=False)
     start_timeout: float = 30.0
+    at_terminal: bool = False
 
 
 def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -61,9 +63,9 @@ def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[by
         process = subprocess.Popen(
             argv,
             env={**spec.environ, "NAIAD_STUB_LIBRARY": str(spec.library)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=None if spec.at_terminal else subprocess.DEVNULL,
+            stdout=None if spec.at_terminal else subprocess.PIPE,
+            stderr=None if spec.at_terminal else subprocess.PIPE,
             pass_fds=descriptors,
             # Its own session: a Ctrl-C in the terminal is ours to handle, and the guest's children can be ended
             # with it as one process group.

@@ -1,0 +1,219 @@
+"""`naiad run`: one model, one request, in real processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from testing_door.models import DECOUPLED, write_model
+
+NAIAD = Path(sys.executable).with_name("naiad")
+DOUBLE = """
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() * 2)])
+            for request in requests
+        ]
+"""
+BOOM = "def execute(self, requests):\n    raise ValueError('boom')\n"
+REPEAT = """
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(int(request.inputs()[0].as_numpy()[0])):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number], "f4"))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def naiad_run(*arguments, given=None):
+    done = subprocess.run(
+        [NAIAD, "run", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def double(tmp_path):
+    return write_model(tmp_path, "double", DOUBLE)
+
+
+def test_outputs_and_timings_are_printed(double, tmp_path):
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2.5]}]}
+    (tmp_path / "x.json").write_text(json.dumps(document))
+
+    code, out, err = naiad_run(double, "--input", tmp_path / "x.json")
+
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[:2] == ["double version 1", "  OUT  FP32 [2]  [2., 5.]"]
+    assert [part.split()[0] for part in lines[2].split("  ")] == [
+        "load",
+        "queue",
+        "input",
+        "execute",
+        "output",
+        "total",
+    ]
+
+
+def test_json_has_everything_for_programs(double):
+    code, out, _ = naiad_run(double, "--json", "--input=-", given='{"inputs": {"IN": [1, 2]}, "id": "r"}')
+
+    printed = json.loads(out)
+    (response,) = printed["responses"]
+    assert code == 0
+    assert response["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [2], "data": [2.0, 4.0]}]
+    assert (printed["model_name"], printed["model_version"]) == ("double", "1")
+    assert set(printed["timings_ms"]) == {"load", "queue", "input", "execute", "output", "total"}
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "@array.npy"])
+def test_inputs_may_be_given_by_name(double, tmp_path, value):
+    np.save(tmp_path / "array.npy", np.array([1, 2], "f4"))
+
+    code, out, _ = naiad_run(double, f"--input=IN={value.replace('@', f'@{tmp_path}/')}")
+
+    assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [2]  [2., 4.]")
+
+
+def test_a_batch_dimension_is_added_where_it_is_missing(tmp_path):
+    code, out, _ = naiad_run(write_model(tmp_path, "double", DOUBLE, batch=4), "--input=IN=[1,2]")
+
+    assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1, 2]  [[2., 4.]]")
+
+
+def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_2(tmp_path):
+    folder = write_model(tmp_path, "boom", BOOM)
+
+    code, out, err = naiad_run(folder, "--input=IN=1")
+
+    assert code == 2
+    assert "error (Internal): Failed to process the request(s) for model 'boom_0', message: ValueError: boom" in out
+    assert "Traceback (most recent call last)" in err
+    assert f'File "{folder}/1/model.py"' in err
+
+
+def test_a_model_that_cannot_be_loaded_is_exit_code_1(tmp_path):
+    folder = write_model(tmp_path, "m", "def initialize(self, args):\n    raise OSError('no weights')\n")
+
+    code, out, err = naiad_run(folder, "--input=IN=1")
+
+    assert (code, out) == (1, "")
+    assert "OSError: no weights" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--input=NO=1"], "model 'double' has no input 'NO'; it has: IN"),
+        (["--input=nothing.json"], "--input=nothing.json: cannot be read: No such file or directory. Give a file of"),
+        (["--input=IN=@nothing.npy"], "'nothing.npy' cannot be read as an array of numpy"),
+        (["--input=IN=text"], "Unable to parse 'data'"),
+        (["--input=IN=1", "--version=7"], "version 7"),
+        (["--input=IN=1", "--debug=gdb"], "--debug=gdb: there are pdb, debugpy and debugpy:PORT"),
+        (["another"], "name one model's directory. Got"),
+    ],
+)
+def test_what_is_wrong_with_the_command_line_is_said(double, arguments, text):
+    code, out, err = naiad_run(double, *arguments)
+
+    assert (code, out) == (1, "")
+    assert text in err
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    assert naiad_run(tmp_path / "none") == (1, "", f"there is no model in '{tmp_path}/none': it is not a directory\n")
+
+
+def test_all_responses_of_a_decoupled_model_are_printed(tmp_path):
+    folder = write_model(tmp_path, "repeat", REPEAT, more=DECOUPLED)
+
+    code, out, _ = naiad_run(folder, "--input=IN=[3]")
+    _, as_json, _ = naiad_run(folder, "--input=IN=[1200]", "--json")
+
+    lines = out.splitlines()
+    assert (code, lines[1]) == (0, "3 responses")
+    assert [line for line in lines if "OUT" in line] == [f"  OUT  FP32 [1]  [{number}.]" for number in range(3)]
+    values = [response["outputs"][0]["data"] for response in json.loads(as_json)["responses"]]
+    assert values == [[float(number)] for number in range(1200)]
+
+
+def test_a_model_may_call_others_of_its_repository(double, tmp_path):
+    caller = """
+    def execute(self, requests):
+        call = pb_utils.InferenceRequest(model_name="double", inputs=requests[0].inputs(), requested_output_names=[])
+        response = call.exec()
+        return [pb_utils.InferenceResponse(response.output_tensors(), response.error())]
+    """
+    folder = write_model(tmp_path, "caller", caller)
+
+    code, out, _ = naiad_run(folder, "--input=IN=[4]", "--with=double")
+    failed, told, _ = naiad_run(folder, "--input=IN=[4]")
+
+    assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1]  [8.]")
+    assert failed == 2
+    assert "'double' is not found" in told
+
+
+def test_what_the_model_prints_is_shown(tmp_path):
+    folder = write_model(tmp_path, "m", "def initialize(self, args):\n    print('hello from initialize')\n", DOUBLE)
+
+    code, out, err = naiad_run(folder, "--input=IN=1")
+
+    assert code == 0
+    assert "hello from initialize" in err
+    assert "hello" not in out
+
+
+def test_pdb_stops_at_the_first_line_of_initialize_and_execute(tmp_path):
+    initialize = "def initialize(self, args):\n    self.name = args['model_name']\n"
+    folder = write_model(tmp_path, "m", initialize, DOUBLE)
+
+    code, out, err = naiad_run(
+        folder, "--input=IN=[20.5]", "--debug", given="p args['model_version']\nc\np self.name, len(requests) + 41\nc\n"
+    )
+
+    assert (code, err) == (0, "")
+    assert "model.py(7)initialize()" in out
+    assert "model.py(10)execute()" in out
+    assert "'1'" in out
+    assert "('m', 42)" in out
+    assert "OUT  FP32 [1]  [41.]" in out
+
+
+def test_pdb_shows_where_a_model_raised(tmp_path):
+    code, out, _ = naiad_run(
+        write_model(tmp_path, "boom", BOOM), "--input=IN=1", "--debug", given="c\np 'looking', requests[0].flags()\nq\n"
+    )
+
+    assert code == 2
+    assert "('looking', 0)" in out
+
+
+def test_pdb_stops_in_a_coroutine(tmp_path):
+    later = DOUBLE.replace("def execute", "async def execute")
+    code, out, _ = naiad_run(
+        write_model(tmp_path, "later", later), "--input=IN=[4]", "--debug", given="p len(requests) + 41\nc\n"
+    )
+
+    assert code == 0
+    assert "model.py(7)execute()" in out
+    assert "42" in out
+    assert "[8.]" in out
+
+
+def test_debugpy_that_is_not_in_the_environment_is_told(double):
+    code, _, err = naiad_run(double, "--input=IN=1", "--debug=debugpy")
+
+    assert code == 1
+    assert "debugpy is not in the environment of this model" in err
+
+
+def test_help_lists_the_flags():
+    code, out, _ = naiad_run("--help")
+
+    assert code == 0
+    assert all(f"--{name}" in out for name in ("input", "version", "with", "json", "debug"))
