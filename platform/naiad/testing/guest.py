@@ -1,0 +1,330 @@
+"""The guest's own code at work inside the test: what may be returned and sent, and what is said when it may not.
+
+`naiad_stub.execution` and `naiad_stub.sender` run here as they do in a guest. In place of the socket there is a
+channel that hands their messages to the exchange of the request, and in place of the segment the response itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from naiad_stub import wire
+from naiad_stub.exchange import Batch, Ticket, error_entry
+from naiad_stub.execution import Execution
+from naiad_stub.request import InferenceRequest
+from naiad_stub.response import InferenceResponse
+from naiad_stub.sender import InferenceResponseSender, Sending
+from naiad_stub.tensor import Tensor
+
+from naiad.errors import Code, ModelError
+from naiad.testing.values import Request, Response, response_of
+
+_CODES = tuple(Code)
+_TOKEN_BYTES = 8
+_FRAME_HEAD = wire.FRAME.size
+
+
+class AnyName:
+    """The requested outputs of a model whose outputs are not known: whatever it answers with."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Exchange:
+    """One request and what came back so far.
+
+    Attributes:
+        request: The request.
+        make: Makes the request that the model sees; anew each time the model wants it again.
+        responses: The responses; a mark alone that ends them is none.
+        wants_again: Whether the model wants to be given the request again.
+    """
+
+    def __init__(self, request: Request, make: Callable[[Ticket], InferenceRequest], requested: Any) -> None:
+        self.request = request
+        self.make = make
+        self.requested = requested
+        self.responses: list[Response] = []
+        self.wants_again = False
+        self._is_final = False
+        self._changed = threading.Condition()
+
+    def take(self, response: Response | None, *, final: bool) -> None:
+        """Note a response, or None for a mark alone."""
+        with self._changed:
+            if response is not None:
+                self.responses.append(response)
+            self._is_final = self._is_final or final
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the last response.
+
+        Raises:
+            ModelError: If it does not come in time.
+        """
+        with self._changed:
+            if self._is_final:
+                return
+        gc.collect()  # a sender that was dropped in a cycle of references ends its request
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_final, seconds):
+                raise ModelError(
+                    f"the model did not end its request within {seconds:g} s ({len(self.responses)} responses so far): "
+                    "its response sender was not given TRITONSERVER_RESPONSE_COMPLETE_FINAL. A slow model needs "
+                    "load(..., timeout=SECONDS)"
+                )
+
+
+class GuestBatch(Batch):
+    """A batch that knows whose it is.
+
+    Attributes:
+        guest: The model's guest.
+        exchanges: The exchanges by key.
+    """
+
+    __slots__ = ("exchanges", "guest")
+
+    def __init__(self, number: int, guest: Guest, exchanges: dict[int, Exchange]) -> None:
+        super().__init__(number, -1, None)
+        self.guest = guest
+        self.exchanges = exchanges
+
+
+class Guest:
+    """Runs one model's `execute`.
+
+    Args:
+        execute: The method, None if there is none.
+        instance_name: For errors.
+        model_file: Likewise.
+        decoupled: Whether a request may have any number of responses.
+        log: Called with level and message of what the guest logs itself.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[Any], Any] | None,
+        *,
+        instance_name: str,
+        model_file: str,
+        decoupled: bool,
+        log: Callable[[int, str], None],
+    ) -> None:
+        self._batches = itertools.count(1)
+        self._keys = itertools.count(1)
+        self._exchanges: dict[int, Exchange] = {}
+        self._responses: dict[bytes, Response] = {}
+        self._causes: dict[str, BaseException] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        channel: Any = _Channel(self._deliver)
+        writer: Any = _Writer(self._responses)
+        self.sending = _Sending(channel, writer, instance_name, lambda text, *_: log(1, text), decoupled=decoupled)
+        self._execution = _Execution(
+            channel, writer, self.sending, execute, instance_name, model_file, lambda text, *_: log(2, text)
+        )
+        self._execution.causes = self._causes
+
+    def run(self, exchanges: Sequence[Exchange]) -> None:
+        """Give `execute` the requests, again as long as it wants them again."""
+        waiting = list(exchanges)
+        while waiting:
+            self._run_once(waiting)
+            waiting = [exchange for exchange in waiting if exchange.wants_again]
+
+    def close(self) -> None:
+        """End the event loop of coroutines, if there is one."""
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+
+    def wait_for(self, awaitable: Any) -> Any:
+        """Run an awaitable on the loop of the model's coroutines and wait for its result."""
+
+        async def run() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(run(), self._event_loop()).result()
+
+    def cause_of(self, error: ModelError) -> BaseException | None:
+        """The model's own exception behind an error."""
+        return self._causes.get(error.message)
+
+    def _run_once(self, exchanges: Sequence[Exchange]) -> None:
+        keyed = {next(self._keys): exchange for exchange in exchanges}
+        batch = GuestBatch(next(self._batches), self, keyed)
+        for key, exchange in keyed.items():
+            exchange.wants_again = False
+            ticket = Ticket(key, exchange.requested, batch)
+            batch.tickets.append(ticket)
+            batch.requests.append(exchange.make(ticket))
+            del ticket
+        self._exchanges.update(keyed)
+        coroutine = self._execution.begin(batch)
+        if coroutine is not None:
+            done = asyncio.run_coroutine_threadsafe(self._execution.complete(batch, coroutine), self._event_loop())
+            if not self.sending.decoupled:
+                done.result()
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of this model's coroutines, on a thread of its own: a notebook's own loop is busy with the cell."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run_loop, args=(self._loop,), name="naiad-testing-loop", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+    def _deliver(self, payload: bytes) -> None:
+        """Take a RESPONSES message apart."""
+        _, count, *_ = wire.RESPONSES_HEAD.unpack_from(payload)
+        position = wire.RESPONSES_HEAD.size
+        for _ in range(count):
+            key, flags, code, _, text_size, _ = wire.RESPONSE_HEAD.unpack_from(payload, position)
+            position += wire.RESPONSE_HEAD.size
+            text = payload[position : position + text_size]
+            position += text_size
+            self._take(self._exchanges[key], flags, code, text)
+            self.sending.credit(key)
+            if flags & wire.FINAL:
+                del self._exchanges[key]
+
+    def _take(self, exchange: Exchange, flags: int, code: int, text: bytes) -> None:
+        final = bool(flags & wire.FINAL)
+        if flags & wire.RESCHEDULE:
+            exchange.wants_again = True
+        elif flags & wire.EMPTY:
+            exchange.take(None, final=final)
+        elif flags & wire.ERROR:
+            error = ModelError(text.decode(), code=_CODES[code])
+            error.__cause__ = self.cause_of(error)
+            exchange.take(Response({}, error=error), final=final)
+        else:
+            exchange.take(self._responses.pop(text), final=final)
+
+
+class _Channel:
+    """The guest's end of a socket that is not there."""
+
+    def __init__(self, deliver: Callable[[bytes], None]) -> None:
+        self.handlers: dict[int, Callable[[bytes], None]] = {}
+        self._deliver = deliver
+
+    def send(self, data: bytes) -> None:
+        """Hand RESPONSES to whoever waits for them."""
+        _, kind, _ = wire.FRAME.unpack_from(data)
+        if kind == wire.Kind.RESPONSES:
+            self._deliver(data[_FRAME_HEAD:])
+
+    post = send
+
+    def poll(self) -> None:
+        """Nothing arrives on its own."""
+
+    def finish(self, waiter: Any) -> None:
+        """Nobody waits."""
+
+
+class _Writer:
+    """Keeps responses under tokens that travel in their place."""
+
+    def __init__(self, responses: dict[bytes, Response]) -> None:
+        self._responses = responses
+        self._tokens = itertools.count(1)
+
+    def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
+        """One entry of RESPONSES, and the bytes of its outputs."""
+        error = response.error()
+        if error is not None:
+            return error_entry(ticket.key, error.code(), error.message(), flags), 0
+        token = next(self._tokens).to_bytes(_TOKEN_BYTES, "little")
+        self._responses[token] = response_of(response, ticket.requested)
+        return wire.RESPONSE_HEAD.pack(ticket.key, flags, 0, 0, _TOKEN_BYTES, 0) + token, 0
+
+
+class _Sending(Sending):
+    """Response senders whose client is the test: it reads at once, and cancels as the request says."""
+
+    def is_cancelled(self, ticket: Ticket) -> bool:
+        """Whether the test has cancelled the request."""
+        batch = ticket.batch
+        assert isinstance(batch, GuestBatch)
+        state = batch.exchanges[ticket.key].request.is_cancelled
+        return state() if callable(state) else state
+
+    def credit(self, key: int) -> None:
+        """Say that a response has been read."""
+        self._credit(wire.pack(wire.Kind.CREDIT, key, 1)[_FRAME_HEAD:])
+
+
+class _Execution(Execution):
+    """Remembers the exceptions behind errors, for the test to show."""
+
+    causes: dict[str, BaseException]
+
+    def _describe(self, error: BaseException) -> str:
+        if not isinstance(error, (Exception, SystemExit, asyncio.CancelledError)):
+            raise error  # an interrupt, or pytest's own: it is meant for the test's runner
+        message = super()._describe(error)
+        self.causes[message] = error
+        return message
+
+
+def sender_of(request: InferenceRequest) -> InferenceResponseSender:
+    """The response sender of a request; one without use for a request that the model made itself."""
+    ticket = request._handle  # noqa: SLF001 - made for this
+    sending = None if ticket is None else ticket.batch.guest.sending
+    return InferenceResponseSender._of(sending, ticket)  # noqa: SLF001 - likewise
+
+
+def is_cancelled(ticket: Ticket) -> bool:
+    """Whether the test has cancelled a received request."""
+    batch = ticket.batch
+    assert isinstance(batch, GuestBatch)
+    return batch.guest.sending.is_cancelled(ticket)
+
+
+def received_request(request: Request, tensors: list[Tensor], requested: Any, parameters: str) -> Any:
+    """What makes the request that the model sees, from a ticket."""
+
+    def make(ticket: Ticket) -> InferenceRequest:
+        return InferenceRequest._received(  # noqa: SLF001 - made for this
+            request.request_id,
+            request.correlation_id,
+            request.flags,
+            request.timeout,
+            list(tensors),
+            requested,
+            parameters,
+            ticket,
+        )
+
+    return make
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
