@@ -28,11 +28,26 @@ class Client:
 
     def read(self, *, with_body: bool = True) -> Answer:
         """The next answer; without its body where the request was a HEAD."""
+        status, headers, _ = self.read_head()
+        length = int(headers.get("Content-Length", "0")) if with_body else 0
+        return Answer(status, headers, self.incoming.read(length))
+
+    def read_head(self) -> Answer:
+        """The status and headers of the next answer, whose body the test reads by itself."""
         line = self.incoming.readline()
         assert line.startswith(b"HTTP/1.1 "), line
-        headers = http.client.parse_headers(self.incoming)
-        length = int(headers.get("Content-Length", "0")) if with_body else 0
-        return Answer(int(line.split()[1]), headers, self.incoming.read(length))
+        return Answer(int(line.split()[1]), http.client.parse_headers(self.incoming), b"")
+
+    def read_chunk(self) -> bytes:
+        """The next chunk of a body; empty where it ends."""
+        size = int(self.incoming.readline(), 16)
+        chunk = self.incoming.read(size)
+        assert self.incoming.readline() == b"\r\n"
+        return chunk
+
+    def read_chunks(self) -> list[bytes]:
+        """The chunks of a body up to its end."""
+        return list(iter(self.read_chunk, b""))
 
     def is_ended_by_server(self) -> bool:
         try:

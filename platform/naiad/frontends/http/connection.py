@@ -1,43 +1,31 @@
-"""HTTP/1.1 on a raw asyncio protocol: bytes in, whole requests out, responses in order.
+"""HTTP/1.1 on a raw asyncio protocol: bytes in, whole requests out. How they are answered: `answering`.
 
 httptools parses, each distinct head once (`heads`). Requests that need more than their head to be understood (chunked
 bodies, `Expect`) go through the parser as a whole, and so does everything after them on that connection.
 
 Large bodies are read straight into one buffer of their size, which the engine then copies from. The buffer is kept for
 the connection's next large body.
-
-Requests are answered one at a time and in order; those a client sends ahead (pipelining) wait, and reading stops
-while too many do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
-from naiad.frontends.http.heads import Head, HeadCache, plain_path
-from naiad.frontends.http.messages import Exchange, Request, error_text
+from naiad.frontends.http.answering import Answering
+from naiad.frontends.http.heads import Head, HeadCache, parsed_head
+from naiad.frontends.http.messages import Exchange, error_text
 from naiad.protocol.inference import Buffer
-
-logger = logging.getLogger("naiad.http")
 
 BUFFER = 1 << 17
 _SLICED = 4096
 """Bodies up to this are cut out of what was received; longer ones are views of it."""
-_JOINED = 1 << 16
-"""Responses up to this are written as one buffer."""
 _DIRECT = 1 << 16
 """Bodies longer than this are read straight into their own buffer."""
-_KEPT = 64 << 20
-"""The largest body buffer a connection keeps for its next request."""
-_MOST_AHEAD = 16
-"""Requests a client may send ahead before reading stops."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -55,7 +43,7 @@ class Limits:
     body_bytes: int = 8 << 30
 
 
-class Connection(asyncio.BufferedProtocol, Exchange):
+class Connection(Answering, asyncio.BufferedProtocol):
     """One client connection; also the exchange of the request that is being answered."""
 
     def __init__(
@@ -78,29 +66,18 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             inbox: Where the socket is read into; shared by the connections of a loop, since what arrives is taken out
                 before the loop turns to the next connection.
         """
-        self._handle = handle
-        self._cancel = cancel
+        Answering.__init__(self, handle, cancel)
         self._connections = connections
         self._limits = limits
-        self._transport: asyncio.Transport | None = None
         self._view = inbox
         self._heads = heads
         self._rest = b""  # received and not yet a whole request
         self._direct_head: Head | None = None
         self._parser: httptools.HttpRequestParser | None = None
-        self._current: Request | None = None
-        self._ticket = -1
-        self._ahead: deque[Request] = deque()
-        self._is_paused = False
-        self._is_answering = False
-        self._is_blocked = False
-        self._is_closing = False
         self._reset()
-        self._kept = bytearray()
 
     def _reset(self) -> None:
         self._url = b""
-        self._method = ""
         self._headers: dict[bytes, bytes] = {}
         self._header_size = 0
         self._head_received = 0
@@ -119,20 +96,8 @@ class Connection(asyncio.BufferedProtocol, Exchange):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client went away, or we closed."""
-        self._transport = None
         self._connections.discard(self)
-        self._ahead.clear()
-        if self._current is not None and self._ticket >= 0:
-            self._cancel(self._ticket)
-
-    def pause_writing(self) -> None:
-        """The client does not read its answers: make no more of them."""
-        self._is_blocked = True
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self._is_blocked = False
-        self._answer_ahead()
+        self._client_left()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the next bytes of the socket go."""
@@ -234,7 +199,6 @@ class Connection(asyncio.BufferedProtocol, Exchange):
         """All headers are here: a body may follow."""
         assert self._parser is not None
         self._is_in_head = False
-        self._method = self._parser.get_method().decode()
         length = self._headers.get(b"content-length", b"")
         if length.isdigit() and b"transfer-encoding" not in self._headers:
             size = int(length)
@@ -270,66 +234,9 @@ class Connection(asyncio.BufferedProtocol, Exchange):
 
     def _parsed_head(self) -> Head:
         assert self._parser is not None
-        return Head(self._method, plain_path(self._url), self._headers, 0, self._parser.should_keep_alive())
+        return parsed_head(self._parser, self._url, self._headers, 0)
 
-    # -- requests -----------------------------------------------------------------------------------------------
-
-    @property
-    def request(self) -> Request:
-        """The request that is being answered."""
-        assert self._current is not None
-        return self._current
-
-    def on_disconnect(self, ticket: int) -> None:
-        """Cancel *ticket* should the client go away before its answer."""
-        if self._current is not None:
-            self._ticket = ticket
-
-    def respond(self, parts: Sequence[Buffer]) -> None:
-        """Write the response of the current request and go on with the next."""
-        current, self._current = self._current, None
-        self._ticket = -1
-        transport = self._transport
-        if transport is None or current is None:
-            return
-        if current.method == "HEAD":
-            parts = parts[:1]  # the length of what a GET would bring, without it (RFC 9110, 9.3.2)
-        if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:
-            transport.write(b"".join(parts))
-        else:
-            transport.writelines(parts)
-        body = current.body
-        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(body.obj) <= _KEPT:
-            self._kept = body.obj
-        if not current.keep_alive or (self._is_closing and not self._ahead):
-            self._is_closing = True
-            transport.close()
-        elif self._ahead:
-            self._answer_ahead()
-
-    def _answer_ahead(self) -> None:
-        """Answer what was sent ahead, as far as it can be answered at once.
-
-        A loop, which `respond` leaves to whoever runs it already: a thousand small requests fit into one packet.
-        """
-        if self._is_answering:
-            return
-        self._is_answering = True
-        while self._ahead and self._current is None and not self._is_blocked and self._transport is not None:
-            self._next(self._ahead.popleft())
-        self._is_answering = False
-
-    def close_when_idle(self) -> None:
-        """Close now if nothing is being answered, else after the answer."""
-        self._is_closing = True
-        self._ahead.clear()
-        if self._current is None and self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close now."""
-        if self._transport is not None:
-            self._transport.abort()
+    # -- bodies --------------------------------------------------------------------------------------------------
 
     def _begin_direct(self, size: int) -> None:
         # Nobody else holds the kept buffer: its request was answered before this one could begin to be handled,
@@ -347,29 +254,6 @@ class Connection(asyncio.BufferedProtocol, Exchange):
             head = self._parsed_head()
             self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
         self._arrived(head, body)
-
-    def _arrived(self, head: Head, body: Buffer) -> None:
-        if self._is_closing:
-            return
-        request = Request(head.method, head.path, head.headers, body, head.keep_alive)
-        if self._current is None and not self._ahead and not self._is_blocked:
-            self._next(request)
-            return
-        self._ahead.append(request)
-        if len(self._ahead) >= _MOST_AHEAD and not self._is_paused and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def _next(self, request: Request) -> None:
-        self._current = request
-        if self._is_paused and len(self._ahead) < _MOST_AHEAD and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
-        try:
-            self._handle(self)
-        except Exception:
-            logger.exception("cannot answer %s %r", request.method, request.path)
-            self.respond(error_text(500, "internal error; the server's log has the details"))
 
     def _count_header(self, size: int) -> None:
         self._header_size += size

@@ -11,9 +11,10 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
+from naiad.frontends.http.generate import Generate
 from naiad.frontends.http.infer_request import OutputPlan, parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
-from naiad.frontends.http.messages import Exchange, error, error_text, json_response, response
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
 from naiad.frontends.http.patterns import InferPatterns
 from naiad.frontends.http.routes import Endpoint, Route, find_route
 from naiad.protocol.inference import Buffer, InferResponse
@@ -22,6 +23,7 @@ logger = logging.getLogger("naiad.http")
 
 _ROUTES_KEPT = 4096
 _PATTERNS_KEPT = 256
+_GENERATE = (Endpoint.GENERATE, Endpoint.GENERATE_STREAM)
 _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 
@@ -35,6 +37,7 @@ class Endpoints:
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
         self._patterns: dict[tuple[str, int], InferPatterns] = {}
+        self._generate = Generate(engine, max_json=max_json)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
@@ -64,6 +67,8 @@ class Endpoints:
         try:
             if route.endpoint is Endpoint.INFER:
                 self._infer(exchange, route)
+            elif route.endpoint in _GENERATE:
+                self._generate.answer(exchange, route)
             elif route.endpoint is Endpoint.LOAD:
                 self._later(exchange, self._load(exchange, route))
             elif route.endpoint is Endpoint.UNLOAD:
@@ -185,7 +190,7 @@ class Endpoints:
                 exchange.respond(error(problem))
             except Exception:
                 logger.exception("cannot answer %r", exchange.request.path)
-                exchange.respond(error_text(500, "internal error; the server's log has the details"))
+                exchange.respond(error_text(500, INTERNAL_ERROR))
             else:
                 exchange.respond(response(200, [], b""))
 
@@ -216,7 +221,7 @@ class InferSink:
             parts = self._write(response)
         except Exception:
             logger.exception("cannot write the response of '%s'", response.model_name)
-            parts = error_text(500, "internal error; the server's log has the details")
+            parts = error_text(500, INTERNAL_ERROR)
         exchange.respond(parts)
 
     def _write(self, answer: InferResponse) -> Sequence[Buffer]:

@@ -27,6 +27,7 @@ class Head:
         headers: Values by lower-case name.
         body_size: Bytes of the body.
         keep_alive: Whether the connection may serve another request.
+        may_chunk: Whether the client knows the chunked transfer coding, as of HTTP/1.1.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Head:
     headers: Mapping[bytes, bytes]
     body_size: int
     keep_alive: bool
+    may_chunk: bool
 
 
 class HeadCache:
@@ -52,6 +54,12 @@ class HeadCache:
                     self._heads.clear()
                 self._heads[data] = head
         return head
+
+
+def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
+    """The head that *parser* has read; *size* is that of the body."""
+    method = parser.get_method().decode()
+    return Head(method, plain_path(url), headers, size, parser.should_keep_alive(), parser.get_http_version() != "1.0")
 
 
 def plain_path(url: bytes) -> bytes:
@@ -89,6 +97,4 @@ def _parse(data: bytes) -> Head | None:
     length = headers.get(b"content-length", b"0")
     if not collector.is_complete or not length.isdigit() or any(name in headers for name in _NEED_THE_PARSER):
         return None
-    return Head(
-        parser.get_method().decode(), plain_path(collector.url), headers, int(length), parser.should_keep_alive()
-    )
+    return parsed_head(parser, collector.url, headers, int(length))

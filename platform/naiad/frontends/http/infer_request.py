@@ -68,10 +68,7 @@ def parse_infer(
     size = len(body)
     json_size = size if header_length is None else parse_header_length(header_length, size)
     if json_size > max_json:
-        raise InvalidRequestError(
-            f"request JSON size of {json_size} bytes exceeds the maximum allowed input size of {max_json} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
+        raise json_too_long(json_size, max_json)
     view = memoryview(body)
     document = parse_json(view[:json_size])
     parameters_object = document.get("parameters")
@@ -84,7 +81,7 @@ def parse_infer(
             model_name,
             version,
             inputs,
-            _parse_id(document),
+            parse_id(document),
             requested,
             parameters.custom or NO_PARAMETERS,
             parameters.correlation_id,
@@ -133,8 +130,22 @@ def parse_header_length(value: bytes, size: int) -> int:
     return length
 
 
-def parse_json(text: Buffer) -> dict[str, Any]:
+def json_too_long(size: int, limit: int) -> InvalidRequestError:
+    """The error for JSON of *size* bytes where *limit* are allowed."""
+    return InvalidRequestError(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def parse_json(
+    text: Buffer, *, refusal: str = "failed to parse the request JSON buffer: it must be an object"
+) -> dict[str, Any]:
     """The JSON object of a request.
+
+    Args:
+        text: The JSON.
+        refusal: What to say where it is something else than an object.
 
     Raises:
         InvalidRequestError: If it is none, or is nested deeper than 100 levels.
@@ -148,7 +159,7 @@ def parse_json(text: Buffer) -> dict[str, Any]:
             f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
         ) from None
     if not isinstance(document, dict):
-        raise MalformedRequestError("failed to parse the request JSON buffer: it must be an object")
+        raise MalformedRequestError(refusal)
     return document
 
 
@@ -193,7 +204,12 @@ def _check_depth_outside_strings(text: bytes) -> None:
 _NONE = RequestParameters()
 
 
-def _parse_id(document: Mapping[str, Any]) -> str:
+def parse_id(document: Mapping[str, Any]) -> str:
+    """The client's id of a request, empty if there is none.
+
+    Raises:
+        MalformedRequestError: If it is no string.
+    """
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise MalformedRequestError("Unable to parse 'id': attempt to access JSON non-string as string")

@@ -40,7 +40,7 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     if array.size != prod(shape):
         raise _shape_mismatch()
     if array.size and array.dtype.kind not in _allowed(datatype):
-        raise MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
+        raise wrong_element(datatype)
     return array.astype(NUMPY_TYPES[datatype], casting="unsafe").tobytes()
 
 
@@ -70,6 +70,11 @@ def split_strings(data: Buffer) -> Iterator[bytes]:
         position += length
 
 
+def wrong_element(datatype: Datatype) -> MalformedRequestError:
+    """The error for an element that is not what JSON gives for *datatype*."""
+    return MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
+
+
 def _allowed(datatype: Datatype) -> frozenset[str]:
     if datatype is Datatype.BOOL:
         return frozenset("b")
@@ -92,35 +97,46 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
     try:
         array = np.array(data)
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
-        array = np.array(list(_flatten(data)), dtype=object)
+        array = np.array(list(flatten(data)), dtype=object)
     if array.dtype == object:  # ragged, or integers beyond 64 bits, or null
-        flat = list(_flatten(data))
+        flat = list(flatten(data))
         if all(isinstance(item, int) and not isinstance(item, bool) for item in flat):
             # Integers wider than the tensor are silently cut, as the reference does.
             return np.array([item & 0xFFFFFFFFFFFFFFFF for item in flat], dtype=np.uint64)
-        raise MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
+        raise wrong_element(datatype)
     return array
 
 
-def _flatten(data: list[Any]) -> Iterator[Any]:
+def flatten(data: list[Any]) -> Iterator[Any]:
+    """The elements of nested lists in order."""
     for item in data:
         if isinstance(item, list):
-            yield from _flatten(item)
+            yield from flatten(item)
         else:
             yield item
 
 
 def _strings(data: list[Any], expected: int) -> bytes:
+    packed, count = pack_strings(data)
+    if count != expected:
+        raise _shape_mismatch()
+    return packed
+
+
+def pack_strings(data: list[Any]) -> tuple[bytes, int]:
+    """The bytes of a BYTES tensor and how many elements they are.
+
+    Raises:
+        MalformedRequestError: For elements that are no strings.
+    """
     parts = []
-    for item in _flatten(data):
+    for item in flatten(data):
         if not isinstance(item, str):
             raise MalformedRequestError("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         encoded = item.encode("utf-8", "surrogatepass")
         parts.append(len(encoded).to_bytes(4, "little"))
         parts.append(encoded)
-    if len(parts) != 2 * expected:
-        raise _shape_mismatch()
-    return b"".join(parts)
+    return b"".join(parts), len(parts) // 2
 
 
 def _shape_mismatch() -> MalformedRequestError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -16,6 +16,7 @@ from naiad.protocol.inference import Buffer
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
+INTERNAL_ERROR = "internal error; the server's log has the details"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Request:
         headers: Values by lower-case name; the last one of a repeated header.
         body: The body as received, still compressed if it was.
         keep_alive: Whether the connection may serve another request.
+        may_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
     """
 
     method: str
@@ -35,6 +37,7 @@ class Request:
     headers: Mapping[bytes, bytes]
     body: Buffer
     keep_alive: bool
+    may_chunk: bool = True
 
 
 class Exchange(Protocol):
@@ -45,7 +48,20 @@ class Exchange(Protocol):
         """The request to answer."""
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Write the whole response, made by `response` or `error`; exactly one call ends the exchange."""
+        """Write the whole response, made by `response` or `error`, or the rest of one begun with `write`.
+
+        Exactly one call ends the exchange.
+        """
+
+    def write(self, part: Buffer) -> None:
+        """Write a part of a response that comes in parts, the first of which is a `stream_head`."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client reads more slowly than it is written to, so that parts should wait."""
+
+    def on_resume(self, resume: Callable[[], None]) -> None:
+        """Remember whom to tell, until the exchange ends, that it is not blocked any more, or that the client left."""
 
     def on_disconnect(self, ticket: int) -> None:
         """Remember what to cancel should the client go away before the answer."""
@@ -72,6 +88,13 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     return [head, *body]
 
 
+def stream_head(status: int, content_type: bytes, *, is_chunked: bool) -> bytes:
+    """Status line and headers of a response in parts: chunks, or all that comes until the connection ends."""
+    framing = b"Transfer-Encoding: chunked" if is_chunked else b"Connection: close"
+    reason = _REASONS.get(status, b"Unknown")
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b\r\n\r\n" % (status, reason, content_type, framing)
+
+
 def json_response(value: object, status: int = 200) -> list[Buffer]:
     """A response with *value* as JSON."""
     return response(status, [orjson.dumps(value)])
@@ -84,5 +107,9 @@ def error(problem: NaiadError, *, extra: bytes = b"") -> list[Buffer]:
 
 def error_text(status: int, message: str, *, extra: bytes = b"") -> list[Buffer]:
     """The response for an error of a given status."""
-    body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
-    return response(status, [body], extra=extra)
+    return response(status, [error_document(message)], extra=extra)
+
+
+def error_document(message: str) -> bytes:
+    """`{"error": message}`."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
