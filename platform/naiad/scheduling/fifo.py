@@ -15,17 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from naiad.scheduling.interface import Dispatch
+
+__all__ = ["Dispatch", "FifoScheduler"]
 
 Item = TypeVar("Item", bound=Hashable)
 Instance = TypeVar("Instance", bound=Hashable)
-
-
-class Dispatch(NamedTuple, Generic[Instance, Item]):
-    """The decision that *instance* executes *items* now."""
-
-    instance: Instance
-    items: tuple[Item, ...]
 
 
 class FifoScheduler(Generic[Instance, Item]):
@@ -44,7 +41,12 @@ class FifoScheduler(Generic[Instance, Item]):
     def __repr__(self) -> str:
         return f"<FifoScheduler waiting={len(self.waiting)} load={list(self._load.values())}>"
 
-    def add(self, instance: Instance) -> list[Dispatch[Instance, Item]]:
+    @property
+    def waiting_count(self) -> int:
+        """How many requests are not dispatched yet."""
+        return len(self.waiting)
+
+    def add(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance became ready."""
         self._load[instance] = 0
         self._depth[instance] = 1
@@ -60,14 +62,14 @@ class FifoScheduler(Generic[Instance, Item]):
         if instance in self._depth:
             self._depth[instance] = depth
 
-    def enqueue(self, item: Item, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:
+    def enqueue(self, item: Item, now_ns: int = 0, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """A request arrived; *alone* if only an instance that holds nothing may be given it."""
         self.waiting.append(item)
         if alone:
             self._alone.add(item)
         return self._dispatch()
 
-    def put_back(self, items: tuple[Item, ...]) -> list[Dispatch[Instance, Item]]:
+    def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """Requests that were dispatched but never begun; they come first, in their order."""
         self._wait_first(items)
         return self._dispatch()
@@ -88,11 +90,19 @@ class FifoScheduler(Generic[Instance, Item]):
         self._alone.discard(item)
         return True
 
-    def finished(self, instance: Instance) -> list[Dispatch[Instance, Item]]:
+    def finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance finished one dispatch."""
         if instance in self._load:
             self._load[instance] -= 1
         return self._dispatch()
+
+    def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
+        """Ask again: what was withdrawn may have held others up."""
+        return self._dispatch()
+
+    def next_wakeup(self) -> None:
+        """Nothing here depends on time."""
+        return
 
     def drain(self) -> Iterator[Item]:
         """Take out everything that waits, oldest first."""

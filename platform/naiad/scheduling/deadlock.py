@@ -1,0 +1,48 @@
+"""Which instances wait on each other for ever, when models call models. Pure: instances are whatever is hashable."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+Instance = TypeVar("Instance", bound=Hashable)
+
+
+def find_stuck(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
+    """The instances that can never go on.
+
+    Args:
+        waits: For each instance that waits, its calls; of each call, the instances any of which could answer it. A
+            call without such instances waits for one that is being started, so it is not lost.
+
+    Returns:
+        The largest set of instances that each have a call which only instances of the set could answer.
+    """
+    stuck = set(waits)
+    while True:
+        free = {
+            instance
+            for instance in stuck
+            if not any(servers and stuck.issuperset(servers) for servers in waits[instance])
+        }
+        if not free:
+            return stuck
+        stuck -= free
+
+
+def cycle_from(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
+    """Instances that wait on each other in a ring, found by following the calls from the stuck instance *start*.
+
+    Returns:
+        The ring, from the first instance that is met twice to itself; empty if *start* is not stuck.
+    """
+    stuck = find_stuck(waits)
+    path: list[Instance] = []
+    instance = start
+    while instance in stuck:
+        if instance in path:
+            return [*path[path.index(instance) :], instance]
+        path.append(instance)
+        servers = next(servers for servers in waits[instance] if servers and stuck.issuperset(servers))
+        instance = next(iter(servers))
+    return []
