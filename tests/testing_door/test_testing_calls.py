@@ -318,7 +318,9 @@ def test_a_plain_call_of_a_decoupled_model_is_refused_as_by_the_server():
     with load(Repeat, config=DECOUPLED_CLASS) as repeat, load(Caller, models={"other": repeat}) as model:
         (response,) = model.stream({"x": [4]})
 
-    assert "Model other is using the decoupled" in response.error.message
+    assert response.error.message.startswith(
+        "Model other - Error when running inference: Model other is using the decoupled. "
+    )
 
 
 def test_async_calls_overlap():
@@ -366,6 +368,18 @@ def test_calls_from_threads_of_two_models_go_to_their_own_fakes():
 
     with load(Threads, models={"other": lambda call: {"y": call["x"] * 10}}) as model:
         assert model.infer({"x": [4]})["y"].tolist() == [41]
+
+
+def test_a_received_request_cannot_be_run_on():
+    class Forwards:
+        def execute(self, requests):
+            return [requests[0].exec()]
+
+    with (
+        load(Forwards, models={"other": lambda call: {}}) as model,
+        pytest.raises(ModelError, match="Only requests that the model made itself can be run on other models"),
+    ):
+        model.infer({"x": [1]})
 
 
 def test_calls_are_refused_in_initialize():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from naiad_stub.calls import ResponseIterator
@@ -79,28 +79,33 @@ class FakeDesk:
         return next(answers)
 
     def _answers(self, call: Call) -> Iterator[InferenceResponse]:
+        try:
+            answers = self._ask(call)
+        except NaiadError as error:
+            text = f"Model {call.model_name} - Error when running inference: {error.message}"
+            yield InferenceResponse(error=TritonError(text))
+            return
+        for answer in answers:
+            yield _response(answer, call)
+
+    def _ask(self, call: Call) -> Iterable[Answer]:
+        """What the fake answers; raises NaiadError where a server would not pass the call on."""
         fake = self.models.get(call.model_name)
         if fake is None:
             fakes = ", ".join(self.models) or "none"
-            yield _failed(
-                f"Model {call.model_name} - Error when running inference: Request for unknown model: "
-                f"'{call.model_name}' is not found (the test has fakes for: {fakes})"
+            raise NaiadError(
+                f"Request for unknown model: '{call.model_name}' is not found (the test has fakes for: {fakes})"
             )
-            return
-        try:
-            answer = fake(call) if callable(fake) else fake.answer(call)
-        except NaiadError as error:
-            answer = TritonError(f"Model {call.model_name} - Error when running inference: {error.message}")
+        answer = fake(call) if callable(fake) else fake.answer(call)
         is_stream = not isinstance(answer, (Mapping, TritonError))
         if not call.decoupled and (is_stream if callable(fake) else fake.decoupled):
-            yield _failed(
+            raise NaiadError(
                 f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models "
                 "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
                 "'async_exec' calls for decoupled models.'"
             )
-            return
-        for one in answer if is_stream else [answer]:
-            yield _response(one, call)
+        answers: Iterable[Answer] = answer if is_stream else [answer]
+        return answers
 
     # -- what ResponseIterator asks of a desk ---------------------------------------------------------------------
 
@@ -153,10 +158,6 @@ def _call_of(request: InferenceRequest, *, decoupled: bool) -> Call:
         requested_outputs=tuple(request._outputs),  # noqa: SLF001 - likewise
         decoupled=decoupled,
     )
-
-
-def _failed(message: str) -> InferenceResponse:
-    return InferenceResponse(error=TritonError(message))
 
 
 def _response(answer: Answer, call: Call) -> InferenceResponse:

@@ -290,6 +290,8 @@ class ModelUnderTest:
         """Answer a call of the model to another one."""
         if not self._may_call:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        if request._handle is not None:  # noqa: SLF001 - as the guest looks
+            raise TritonModelException("Only requests that the model made itself can be run on other models.")
         return self._desk.exec(request, decoupled=decoupled)
 
     def log(self, level: int, file: str, line: int, message: str) -> None:
