@@ -13,10 +13,12 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any, Dict, NoReturn
 
+from naiad_stub.calls import ResponseIterator
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.logger import Logger
 from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from naiad_stub.response import InferenceResponse
+from naiad_stub.sender import InferenceResponseSender
 from naiad_stub.tensor import Tensor
 
 UTILS_NAME = "triton_python_backend_utils"
@@ -103,20 +105,6 @@ class _FromTheServer:
 
     def __init__(self) -> None:
         raise TypeError(f"{type(self).__name__}: No constructor defined!")
-
-
-class InferenceResponseSender(_FromTheServer):
-    """Answers one request any number of times."""
-
-    __slots__ = ()
-    __module__ = API_MODULE
-
-
-class ResponseIterator(_FromTheServer):
-    """The responses of a call to a decoupled model."""
-
-    __slots__ = ()
-    __module__ = API_MODULE
 
 
 class SharedMemory(_FromTheServer):

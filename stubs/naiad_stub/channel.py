@@ -1,27 +1,60 @@
 """The guest's end of the socket: whole messages in, whole messages out, from any thread.
 
-The thread that waits for messages is the thread that runs the model, so nothing polls. Frames read while looking for
-something else are kept in order for whoever asks next.
+Whoever waits for a message reads the socket, so nothing polls and no thread exists only to read. Where several threads
+wait, one of them leads: it reads for all, wakes those whose message has come, and hands the lead on when it has its
+own. An event loop takes part by watching the socket.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
 import threading
 from collections import deque
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional
 
 from naiad_stub import wire
 
+if TYPE_CHECKING:  # dear to import, and few models need it
+    import asyncio
+
 _RECEIVE = 1 << 16
+
+
+def running_loop() -> Optional[asyncio.AbstractEventLoop]:
+    """The event loop that runs on this thread, None where there is none."""
+    module = sys.modules.get("asyncio")
+    loop: Optional[asyncio.AbstractEventLoop] = None if module is None else module._get_running_loop()  # noqa: SLF001 - the public one raises
+    return loop
 
 
 class HostGoneError(Exception):
     """The host closed the socket: there is nobody left to serve."""
 
 
+class Waiter:
+    """What a thread waits for.
+
+    Attributes:
+        is_done: Whether it has come; set through `Channel.finish`.
+    """
+
+    __slots__ = ("_wake", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._wake: Optional[threading.Lock] = None
+
+
 class Channel:
-    """Frames over a connected stream socket."""
+    """Frames over a connected stream socket.
+
+    Attributes:
+        handlers: What is called with the payload of each frame of a kind, by whichever thread reads it; it must
+            neither wait nor fail. Frames of all other kinds are queued for `receive`.
+        queued: Called when frames were queued by a thread other than the one in `receive`; None while that waits here.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -30,8 +63,19 @@ class Channel:
         # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
+        self.handlers: Dict[int, Callable[[bytes], None]] = {}
+        self.queued: Optional[Callable[[], None]] = None
         self._send_lock = threading.Lock()
-        self._receive_lock = threading.Lock()
+        self._posted: deque[bytes] = deque()
+        self._returned: deque[int] = deque()  # input blocks to be given back with the next message
+        self._leading = threading.Lock()  # held by the thread that reads
+        self._mutex = threading.Lock()  # guards what follows
+        self._followers: Dict[Waiter, None] = {}
+        self._receiver = Waiter()  # the thread in `receive`, while another one leads
+        self._is_gone = False
+        self._watches: Dict[asyncio.AbstractEventLoop, int] = {}
+
+    # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Send one or more whole frames.
@@ -40,71 +84,206 @@ class Channel:
             HostGoneError: If the host has closed its end.
         """
         with self._send_lock:
+            if self._posted or self._returned:
+                data = self._take_posted() + data
+            self._write(data)
+        if self._posted:
+            self._flush()
+
+    def post(self, data: bytes) -> None:
+        """Send one or more whole frames, from where nothing may wait for a lock, such as a finalizer."""
+        self._posted.append(data)
+        self._flush()
+
+    def give_back(self, block: int) -> None:
+        """Tell the host with the next message that nothing refers to an input block any more. Callable anywhere."""
+        self._returned.append(block)
+
+    def _flush(self) -> None:
+        # Whoever holds the lock looks at the queue again when it has let go.
+        while self._posted and self._send_lock.acquire(blocking=False):
             try:
-                self._socket.sendall(data)
-            except (BrokenPipeError, ConnectionResetError) as error:
-                raise HostGoneError from error
+                data = self._take_posted()
+                if data:
+                    self._write(data)
+            except HostGoneError:
+                return
+            finally:
+                self._send_lock.release()
+
+    def _take_posted(self) -> bytes:
+        parts = []
+        returned = self._returned
+        if returned:
+            blocks = [returned.popleft() for _ in range(len(returned))]
+            parts.append(wire.pack(wire.Kind.GIVE_BACK, blocks))
+        posted = self._posted
+        while posted:
+            parts.append(posted.popleft())
+        return b"".join(parts)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:  # the host's end is closed, or ours: in a process that a model forked
+            raise HostGoneError from error
+
+    # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[int, bytes]:
-        """Wait for the next frame.
+        """Wait for the next queued frame. For one thread at a time.
 
         Raises:
             HostGoneError: If the host has closed its end.
         """
-        with self._receive_lock:
-            while not self._frames:
-                self._read(0)
-            return self._frames.popleft()
+        frames = self._frames
+        while not frames:
+            if self._leading.acquire(blocking=False):
+                try:
+                    while not frames:
+                        self._read(0)
+                finally:
+                    self._leading.release()
+                    if self._followers:
+                        self._promote()
+            else:
+                self._receiver.is_done = False
+                self._follow(self._receiver)
+        return frames.popleft()
 
-    def receive_only(self, kind: int) -> bytes:
-        """Wait for the next frame of one kind; frames of other kinds stay queued in their order."""
-        with self._receive_lock:
-            passed: deque[tuple[int, bytes]] = deque()
-            try:
-                while True:
-                    while self._frames:
-                        frame = self._frames.popleft()
-                        if frame[0] == kind:
-                            return frame[1]
-                        passed.append(frame)
-                    self._read(0)
-            finally:
-                passed.extend(self._frames)
-                self._frames = passed
+    def take(self) -> Optional[tuple[int, bytes]]:
+        """The next queued frame, if there is one."""
+        return self._frames.popleft() if self._frames else None
 
-    def receive_more(self) -> None:
-        """Wait until more has arrived than is queued."""
-        with self._receive_lock:
-            self._read(0)
+    def wait(self, waiter: Waiter) -> None:
+        """Wait until *waiter* is done.
 
-    def change_queued(self, change: Callable[[int, bytes], Optional[bytes]]) -> None:
-        """Put what *change* returns for kind and payload of each queued frame in its place; None takes it out."""
-        with self._receive_lock:
-            changed = [(kind, change(kind, payload)) for kind, payload in self._frames]
-            self._frames = deque((kind, payload) for kind, payload in changed if payload is not None)
+        Raises:
+            HostGoneError: If the host has closed its end.
+        """
+        while not waiter.is_done:
+            if self._leading.acquire(blocking=False):
+                try:
+                    while not waiter.is_done:
+                        self._read(0)
+                finally:
+                    self._leading.release()
+                    if self._followers:
+                        self._promote()
+            else:
+                self._follow(waiter)
 
-    def take_arrived(self, kind: int) -> list[bytes]:
-        """Frames of one kind that have arrived by now; never waits, also not for another thread that reads."""
-        if not self._receive_lock.acquire(blocking=False):
-            return []
+    def finish(self, waiter: Waiter) -> None:
+        """Mark *waiter* as done and wake its thread."""
+        with self._mutex:
+            waiter.is_done = True
+            self._wake(waiter)
+
+    def poll(self) -> None:
+        """Handle what has arrived by now; never waits, also not for another thread that reads."""
+        if not self._leading.acquire(blocking=False):
+            return
         try:
             while self._read(socket.MSG_DONTWAIT):
                 pass
-            taken = [payload for found, payload in self._frames if found == kind]
-            if taken:
-                self._frames = deque(frame for frame in self._frames if frame[0] != kind)
-            return taken
         finally:
-            self._receive_lock.release()
+            self._leading.release()
+            if self._followers:
+                self._promote()
+
+    def _follow(self, waiter: Waiter) -> None:
+        """Sleep until *waiter* is done or it is its thread's turn to lead."""
+        with self._mutex:
+            if self._is_gone:
+                raise HostGoneError
+            if waiter.is_done:
+                return
+            waiter._wake = wake = threading.Lock()  # noqa: SLF001 - one class with this one
+            wake.acquire()
+            self._followers[waiter] = None
+        if waiter is self._receiver and self._frames:  # queued before the leader could see this follower
+            self.finish(waiter)
+            return
+        if not self._leading.locked():  # the leader left before it could see this follower
+            self._promote()
+        wake.acquire()
+
+    def _promote(self) -> None:
+        """Wake one follower, who will lead."""
+        with self._mutex:
+            for waiter in self._followers:
+                self._wake(waiter)
+                return
+
+    def _wake(self, waiter: Waiter) -> None:
+        if self._followers.pop(waiter, waiter) is None and waiter._wake is not None:  # noqa: SLF001 - likewise
+            waiter._wake.release()  # noqa: SLF001 - likewise
 
     def _read(self, flags: int) -> bool:
         try:
             size = self._socket.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             return False
-        except ConnectionResetError as error:
-            raise HostGoneError from error
+        except OSError:
+            size = 0
         if not size:
+            self._end()
             raise HostGoneError
-        self._frames.extend(self._reader.feed(bytes(self._view[:size])))
+        for kind, payload in self._reader.feed(bytes(self._view[:size])):
+            handler = self.handlers.get(kind)
+            if handler is not None:
+                handler(payload)
+            else:
+                self._frames.append((kind, payload))
+                if self._followers:
+                    self.finish(self._receiver)
+                if self.queued is not None:
+                    self.queued()
         return True
+
+    def _end(self) -> None:
+        with self._mutex:
+            self._is_gone = True
+            waiting: List[Waiter] = list(self._followers)
+            for waiter in waiting:
+                self._wake(waiter)
+
+    # -- event loops --------------------------------------------------------------------------------------------
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have *loop*, which runs on this thread, read what arrives; as often as it was called, `unwatch` must be."""
+        count = self._watches.get(loop, 0)
+        self._watches[loop] = count + 1
+        if not count:
+            loop.add_reader(self._socket.fileno(), self._arrived, loop)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End one `watch`."""
+        count = self._watches.pop(loop, 0) - 1
+        if count > 0:
+            self._watches[loop] = count
+        elif not loop.is_closed():
+            loop.remove_reader(self._socket.fileno())
+
+    def _arrived(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self.poll()
+        except HostGoneError:
+            loop.remove_reader(self._socket.fileno())
+            if self.queued is not None:
+                self.queued()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the host has closed its end."""
+        return self._is_gone
+
+    def forget(self) -> None:
+        """In a process the model forked: this socket is its parent's, two voices on it would be none."""
+        self._is_gone = True
+        self._send_lock = threading.Lock()
+        self._leading = threading.Lock()
+        self._mutex = threading.Lock()
+        self._followers = {}
+        with contextlib.suppress(OSError):
+            self._socket.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, List, Optional, Sequence
@@ -35,14 +34,15 @@ class Inputs(List[Tensor]):
         return self
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder:
     """Imports the dialect's two modules; asked last, so that a package of the name that a model brings goes first."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002
         """The modules' specifications, None for all others."""
         if fullname not in (PACKAGE, API):
             return None
-        return ModuleSpec(fullname, self, origin="naiad", is_package=fullname == PACKAGE)
+        loader: Any = self  # not importlib.abc's: it is dear to import
+        return ModuleSpec(fullname, loader, origin="naiad", is_package=fullname == PACKAGE)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:  # noqa: ARG002
         """Let the import system make the module."""

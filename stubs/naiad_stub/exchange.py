@@ -1,15 +1,17 @@
 """EXECUTE to requests, responses to RESPONSES: the two messages of the request path, and the bytes they point at.
 
-Inputs become views of the input segment; outputs are copied once into a block of the output segment.
+Inputs become views of the input segment; outputs are copied once into a block of the output segment, unless the model
+wrote them there itself.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Tuple
+from collections.abc import Sequence
+from typing import Any, List, Optional, Tuple
 
 from naiad_stub import layout, wire
+from naiad_stub.blocks import InputLease, OutputBlocks
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -21,6 +23,8 @@ _Input = Tuple[str, int, Tuple[int, ...], int, int]
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
 
+_ONE_BLOCK = struct.Struct("<Q")
+
 
 class Ticket:
     """What ties a request to the host's: its key, and whether its sender still waits.
@@ -29,14 +33,18 @@ class Ticket:
         key: The host's key of the request.
         requested: Names of the outputs to send, as `InferenceRequest.requested_output_names` has them.
         is_cancelled: Set when the host says that nobody waits any more.
+        batch: The batch it came in.
+        answers: How it was answered so far (`naiad_stub.sender.Answers`), None where that was left to `execute`.
     """
 
-    __slots__ = ("is_cancelled", "key", "requested")
+    __slots__ = ("__weakref__", "answers", "batch", "is_cancelled", "key", "requested")
 
-    def __init__(self, key: int, requested: Sequence[str]) -> None:
+    def __init__(self, key: int, requested: Sequence[str], batch: Batch) -> None:
         self.key = key
         self.requested = requested
+        self.batch = batch
         self.is_cancelled = False
+        self.answers: Any = None
 
 
 class Batch:
@@ -44,20 +52,22 @@ class Batch:
 
     Attributes:
         number: The host's number of the batch.
-        released: Offsets of output blocks that the host has read.
+        block: The block its inputs are in; -1 if there is none.
+        lease: Holds that block.
         requests: The requests, in the host's order.
         tickets: Their tickets.
+        started: When `execute` was called (monotonic ns).
     """
 
-    __slots__ = ("number", "released", "requests", "tickets")
+    __slots__ = ("block", "lease", "number", "requests", "started", "tickets")
 
-    def __init__(
-        self, number: int, released: Sequence[int], requests: list[InferenceRequest], tickets: list[Ticket]
-    ) -> None:
+    def __init__(self, number: int, block: int, lease: Optional[InputLease]) -> None:
         self.number = number
-        self.released = released
-        self.requests = requests
-        self.tickets = tickets
+        self.block = block
+        self.lease = lease
+        self.requests: List[InferenceRequest] = []
+        self.tickets: List[Ticket] = []
+        self.started = 0
 
 
 class BatchReader:
@@ -74,21 +84,17 @@ class BatchReader:
 
     def read(self, payload: bytes) -> Batch:
         """The batch of one EXECUTE payload."""
-        number, count, released_count = wire.EXECUTE_HEAD.unpack_from(payload)
+        number, count, block = wire.EXECUTE_HEAD.unpack_from(payload)
         position = wire.EXECUTE_HEAD.size
-        released: Sequence[int] = ()
-        if released_count:
-            released = struct.unpack_from(f"<{released_count}Q", payload, position)
-            position += 8 * released_count
-        requests = []
-        tickets = []
+        batch = Batch(number, block, None if block < 0 else InputLease(self._inputs))
+        view = self._inputs if batch.lease is None else batch.lease.view
         for _ in range(count):
-            request, ticket, position = self._request(payload, position)
-            requests.append(request)
-            tickets.append(ticket)
-        return Batch(number, released, requests, tickets)
+            position = self._request(payload, position, batch, view)
+        return batch
 
-    def _request(self, payload: bytes, position: int) -> tuple[InferenceRequest, Ticket, int]:
+    def _request(self, payload: bytes, position: int, batch: Batch, segment: memoryview) -> int:
+        key: int
+        layout_size: int
         (
             key,
             correlation,
@@ -114,16 +120,17 @@ class BatchReader:
         end = position + layout_size
         data = payload[position:end]
         tensors, requested = self._layouts.get(data) or self._unpack(data)
-        segment = self._inputs
         inputs = [
             Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - made for this
             for name, code, shape, start, stop in tensors
         ]
-        ticket = Ticket(key, requested)
+        ticket = Ticket(key, requested, batch)
         request = InferenceRequest._received(  # noqa: SLF001 - likewise
             request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
-        return request, ticket, end
+        batch.requests.append(request)
+        batch.tickets.append(ticket)
+        return end
 
     def _unpack(self, data: bytes) -> tuple[list[_Input], Sequence[str]]:
         places, positions = layout.unpack(data)
@@ -140,62 +147,67 @@ class BatchReader:
         return tensors, requested
 
 
-def part_released(payload: bytes) -> tuple[Sequence[int], bytes]:
-    """The released output blocks of an EXECUTE payload, and the payload without them."""
-    number, count, released_count = wire.EXECUTE_HEAD.unpack_from(payload)
-    if not released_count:
-        return (), payload
-    end = wire.EXECUTE_HEAD.size + 8 * released_count
-    released = memoryview(payload)[wire.EXECUTE_HEAD.size : end].cast("Q").tolist()
-    return released, wire.EXECUTE_HEAD.pack(number, count, 0) + payload[end:]
-
-
-class ResponseWriter:
-    """Encodes responses of one model, copying outputs into the output segment.
+class TensorWriter:
+    """Puts tensors into the output segment and describes them.
 
     Args:
-        outputs: The output segment as bytes.
-        allocate: Reserves a block of the output segment, waiting for the host where it is full.
-        output_names: Names of the configured outputs, in order.
+        blocks: Of the output segment.
+        names: Names that the host knows by their position.
     """
 
-    def __init__(self, outputs: memoryview, allocate: Callable[[int], int], output_names: Sequence[str]) -> None:
-        self._outputs = outputs
-        self._allocate = allocate
-        self._indices = {name: index for index, name in enumerate(output_names)}
-        self._layouts: dict[tuple[_Output, ...], tuple[bytes, list[int], int]] = {}
+    def __init__(self, blocks: OutputBlocks, names: Sequence[str]) -> None:
+        self._blocks = blocks
+        self._indices = {name: index for index, name in enumerate(names)}
+        self._layouts: dict[Any, tuple[bytes, list[int], int]] = {}
 
-    def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> bytes:
-        """One entry of RESPONSES; outputs nobody asked for are dropped (PB src/infer_response.cc)."""
-        error = response._error  # noqa: SLF001 - made for this
-        if error is not None:
-            return self.error(ticket, error.code(), error.message(), flags)
-        text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
+    def write(self, tensors: Sequence[Tensor]) -> tuple[int, bytes, bytes, int]:
+        """Copy *tensors* where they are not there already.
+
+        Returns:
+            OWN_BLOCKS or 0, the blocks as u64 each, the layout, and the bytes that were sent.
+
+        Raises:
+            TritonModelException: If they cannot be sent.
+        """
         described = []
         buffers = []
-        for tensor in response._outputs:  # noqa: SLF001 - likewise
-            name = tensor._name  # noqa: SLF001 - likewise
-            if name in ticket.requested:
-                code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
-                described.append((name, code, shape, size))
-                buffers.append(buffer)
+        for tensor in tensors:
+            if tensor._place is not None:  # noqa: SLF001 - made for this
+                return self._write_each(tensors)
+            code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
+            described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
+            buffers.append(buffer)
         key = tuple(described)
         data, offsets, total = self._layouts.get(key) or self._pack(key)
-        block = -1
-        if total:
-            block = self._allocate(total)
-            segment = self._outputs
-            for buffer, offset in zip(buffers, offsets):
-                start = block + offset
-                segment[start : start + len(buffer)] = buffer
-        return wire.RESPONSE_HEAD.pack(ticket.key, block, flags, 0, len(text), len(data)) + text + data
+        if not total:
+            return 0, b"", data, 0
+        block = self._blocks.allocate(total)
+        segment = self._blocks.view
+        for buffer, offset in zip(buffers, offsets):
+            start = block + offset
+            segment[start : start + len(buffer)] = buffer
+        return 0, _ONE_BLOCK.pack(block), data, total
 
-    def error(self, ticket: Ticket, code: int, message: str, flags: int) -> bytes:
-        """One entry of RESPONSES that says what went wrong."""
-        text = message.encode("utf-8", "replace")
-        return wire.RESPONSE_HEAD.pack(ticket.key, -1, flags | wire.ERROR, code, len(text), 0) + text
+    def _write_each(self, tensors: Sequence[Tensor]) -> tuple[int, bytes, bytes, int]:
+        """Likewise, each tensor in a block of its own: some lie in one already."""
+        described = []
+        blocks = []
+        total = 0
+        for tensor in tensors:
+            code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
+            described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
+            block = self._blocks.take_over(tensor)
+            if block < 0 and size:
+                block = self._blocks.allocate(size)
+                self._blocks.view[block : block + size] = buffer
+            if size:
+                blocks.append(block)
+            total += size
+        key = tuple(described)
+        data, _, _ = self._layouts.get((key, True)) or self._pack(key, apart=True)
+        return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, total
 
-    def _pack(self, outputs: tuple[_Output, ...]) -> tuple[bytes, list[int], int]:
+    def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int]:
         places = []
         total = 0
         for name, code, shape, size in outputs:
@@ -203,11 +215,47 @@ class ResponseWriter:
                 raise TritonModelException(
                     f"output '{name}' has {len(shape)} dimensions; tensors of at most {wire.MAX_DIMENSIONS} can be sent"
                 )
-            offset = align(total)
+            offset = 0 if apart else align(total)
             places.append(layout.Place(self._indices.get(name, wire.OTHER_NAME), name, code, shape, offset, size))
             total = offset + size
         packed = layout.pack(places), [place.offset for place in places], total if any(p.size for p in places) else 0
         if len(self._layouts) >= layout.KEPT:
             self._layouts.clear()
-        self._layouts[outputs] = packed
+        self._layouts[(outputs, True) if apart else outputs] = packed
         return packed
+
+
+class ResponseWriter:
+    """Encodes responses of one model as entries of RESPONSES."""
+
+    def __init__(self, blocks: OutputBlocks, output_names: Sequence[str]) -> None:
+        self._tensors = TensorWriter(blocks, output_names)
+
+    def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
+        """One entry, and the bytes of its outputs; those nobody asked for are dropped (PB src/infer_response.cc)."""
+        error = response._error  # noqa: SLF001 - made for this
+        if error is not None:
+            return error_entry(ticket.key, error.code(), error.message(), flags), 0
+        text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
+        requested = ticket.requested
+        tensors = [tensor for tensor in response._outputs if tensor._name in requested]  # noqa: SLF001 - likewise
+        own, blocks, data, size = self._tensors.write(tensors)
+        head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, len(blocks) >> 3, len(text), len(data))
+        return head + blocks + text + data, size
+
+
+def error_entry(key: int, code: int, message: str, flags: int) -> bytes:
+    """One entry of RESPONSES that says what went wrong."""
+    text = message.encode("utf-8", "replace")
+    return wire.RESPONSE_HEAD.pack(key, flags | wire.ERROR, code, 0, len(text), 0) + text
+
+
+def mark_entry(key: int, flags: int) -> bytes:
+    """One entry of RESPONSES without a response: a final mark, or the wish to be scheduled again."""
+    return wire.RESPONSE_HEAD.pack(key, flags | wire.EMPTY, 0, 0, 0, 0)
+
+
+def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
+    """The RESPONSES frame of some entries of one batch."""
+    head = wire.RESPONSES_HEAD.pack(batch.number, len(entries), flags, batch.started, ended)
+    return wire.frame(wire.Kind.RESPONSES, head + b"".join(entries))

@@ -13,10 +13,11 @@ import socket
 import sys
 import threading
 
-from naiad_stub import logger, request, wire
+from naiad_stub import logger, wire
 from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.model_loading import LoadError, complete_config
 from naiad_stub.segment import Segment
-from naiad_stub.serving import LoadError, ModelServer, complete_config
+from naiad_stub.serving import ModelServer
 
 _PR_SET_PDEATHSIG = 1
 _INTERNAL = 1
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     _die_with(int(options["--host"]))
     _leave_the_end_to_the_host()
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
+    os.register_at_fork(after_in_child=channel.forget)
     try:
         return _serve(channel, options)
     except HostGoneError:
@@ -41,7 +43,7 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     version = ".".join(map(str, sys.version_info[:3]))
     channel.send(wire.pack(wire.Kind.HELLO, wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__))
     logger.sink = lambda level, file, line, text: channel.send(wire.pack(wire.Kind.LOG, level, file, line, text))
-    spec = wire.unpack(wire.Kind.LOAD, channel.receive_only(wire.Kind.LOAD))[0]
+    spec = wire.unpack(wire.Kind.LOAD, channel.receive()[1])[0]  # nothing else comes before it
     with _Heartbeat(channel):
         try:
             if spec["mode"] == "complete":
@@ -53,8 +55,9 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
         except LoadError as error:
             channel.send(wire.pack(wire.Kind.FAILED, _INTERNAL, error.message, error.traceback_text))
             return 0
-    request.is_cancelled = model.is_cancelled
-    channel.send(wire.pack(wire.Kind.READY, 1))
+    channel.send(
+        wire.pack(wire.Kind.READY, int(hasattr(model.model, "execute")), int(hasattr(model.model, "is_ready")))
+    )
     model.run()
     model.finalize()
     channel.send(wire.pack(wire.Kind.FINALIZED))

@@ -13,7 +13,7 @@ class InferenceResponse:
     """Output tensors and parameters, or an error.
 
     Attributes:
-        _parameters: JSON text, empty where there are none.
+        _parameters: JSON text, empty where there are none; None in a final mark that a call came back with.
     """
 
     __slots__ = ("_error", "_outputs", "_parameters")
@@ -33,10 +33,12 @@ class InferenceResponse:
             raise TypeError(f"error must be a TritonError, got {type(error).__name__}")
         self._outputs = list(output_tensors)
         self._error = error
-        self._parameters = "" if parameters is None else parameters_json(parameters)
+        self._parameters: Optional[str] = "" if parameters is None else parameters_json(parameters)
 
     @classmethod
-    def _received(cls, tensors: List[Tensor], error: Optional[TritonError], parameters: str) -> InferenceResponse:
+    def _received(
+        cls, tensors: List[Tensor], error: Optional[TritonError], parameters: Optional[str]
+    ) -> InferenceResponse:
         """A response from the server, whose parameters are JSON text already."""
         self = cls.__new__(cls)
         self._outputs = tensors
@@ -57,5 +59,5 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The response's parameters as JSON text."""
-        return self._parameters or EMPTY
+        """The response's parameters as JSON text; an empty text where this is only the end of a stream."""
+        return "" if self._parameters is None else self._parameters or EMPTY

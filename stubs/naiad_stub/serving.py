@@ -1,131 +1,41 @@
-"""The life of one model in a guest: load it, run it batch by batch, finalize it.
+"""One initialised model and the loop that serves it.
 
-Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tests look for them.
+The thread that waits for messages is the thread that runs the model. Once `execute` has returned a coroutine, that
+thread runs an event loop which watches the channel, so that whatever the model started on the loop goes on between
+batches, too.
 """
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections.abc import Mapping
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
-from naiad_stub import exchange, loader, wire
+from naiad_stub import loader, request, tensor, wire
+from naiad_stub.blocks import OutputBlocks
+from naiad_stub.calls import CallDesk
 from naiad_stub.channel import Channel, HostGoneError
-from naiad_stub.exceptions import TritonError, TritonModelException
-from naiad_stub.response import InferenceResponse
+from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
+from naiad_stub.execution import Execution
+from naiad_stub.model_loading import initialize_model
 from naiad_stub.segment import Segment
+from naiad_stub.sender import InferenceResponseSender, Sending
+
+if TYPE_CHECKING:
+    import asyncio
 
 _ERROR_LEVEL = 2
-
-
-class LoadError(Exception):
-    """The model cannot be loaded.
-
-    Attributes:
-        message: The reason, in the reference's form (exception type, text, "At:" and the frames).
-        traceback_text: Python's own traceback, for the log.
-    """
-
-    def __init__(self, message: str, traceback_text: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.traceback_text = traceback_text
-
-
-class OutputBlocks:
-    """Blocks of the output segment, waiting for the host to hand some back where the segment is full."""
-
-    def __init__(self, segment: Segment, channel: Channel) -> None:
-        self._segment = segment
-        self._channel = channel
-
-    def allocate(self, size: int) -> int:
-        """Reserve *size* bytes.
-
-        Raises:
-            TritonModelException: If the size does not fit into an empty segment.
-        """
-        offset = self._segment.allocate(size)
-        while offset < 0:
-            if self._segment.in_use == 0:
-                raise TritonModelException(
-                    f"outputs of {size} bytes do not fit into the output segment of {self._segment.capacity} bytes"
-                )
-            self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
-            while not self._take_released():
-                self._channel.receive_more()
-            offset = self._segment.allocate(size)
-        return offset
-
-    def _take_released(self) -> bool:
-        """Take back what messages that came meanwhile hand back, which may be requests to be executed later."""
-        released: list[int] = []
-
-        def look(kind: int, payload: bytes) -> Optional[bytes]:
-            if kind == wire.Kind.RELEASE:
-                released.extend(wire.unpack(kind, payload)[0])
-                return None
-            if kind == wire.Kind.EXECUTE:
-                offsets, payload = exchange.part_released(payload)
-                released.extend(offsets)
-            return payload
-
-        self._channel.change_queued(look)
-        self.release(released)
-        return bool(released)
-
-    def release(self, offsets: list[int]) -> None:
-        """Take back blocks the host has read."""
-        for offset in offsets:
-            self._segment.release(offset)
-
-    def trim(self) -> None:
-        """Give free pages back to the system."""
-        self._segment.trim()
-
-
-def load_class(spec: Mapping[str, str]) -> type:
-    """Import the model's module and return its class.
-
-    Raises:
-        LoadError: With the exception the module raised.
-    """
-    try:
-        return loader.load_model_class(
-            spec["model_file"], spec["version_dir"], spec["model_dir"], spec["utils_dir"], spec["shared"] == "1"
-        )
-    except BaseException as error:
-        raise LoadError(*loader.format_exception(error)) from error
-
-
-def complete_config(spec: Mapping[str, str]) -> str:
-    """Run the model's `auto_complete_config` and return the configuration as JSON.
-
-    Raises:
-        LoadError: If it raises or returns something else than a ModelConfig.
-    """
-    import json
-    import sys
-
-    model_class = load_class(spec)
-    complete = getattr(model_class, "auto_complete_config", None)
-    if complete is None:
-        return spec["model_config"]
-    model_config_class = sys.modules["triton_python_backend_utils"].ModelConfig
-    try:
-        completed = complete(model_config_class(spec["model_config"]))
-        if not isinstance(completed, model_config_class):
-            raise TritonModelException(
-                f"auto_complete_config function in model '{spec['model_name']}' must return a valid "
-                "pb.ModelConfig object."
-            )
-        return json.dumps(completed.as_dict())
-    except BaseException as error:
-        raise LoadError(*loader.format_exception(error)) from error
+_WARNING_LEVEL = 1
+_INFO_LEVEL = 0
+_LOOP_END_SECONDS = 1.0
 
 
 class ModelServer:
-    """One initialised model and the loop that serves it."""
+    """One model of one guest.
+
+    Attributes:
+        model: The model's own object.
+    """
 
     def __init__(self, channel: Channel, inputs: Segment, outputs: Segment, spec: Mapping[str, str]) -> None:
         """Import, construct and initialise the model.
@@ -135,21 +45,33 @@ class ModelServer:
         """
         self._channel = channel
         self._instance_name = spec["instance_name"]
-        self._model_file = spec["model_file"]
-        self._tickets: dict[int, exchange.Ticket] = {}
         output_names = _names(spec["outputs"])
         self._blocks = OutputBlocks(outputs, channel)
-        self._reader = exchange.BatchReader(inputs.view, _names(spec["inputs"]), output_names)
-        self._writer = exchange.ResponseWriter(outputs.view, self._blocks.allocate, output_names)
-        model_class = load_class(spec)
-        try:
-            self._model = model_class()
-            initialize = getattr(self._model, "initialize", None)
-            if initialize is not None:
-                initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
-        except BaseException as error:
-            raise LoadError(*loader.format_exception(error)) from error
-        self._execute = getattr(self._model, "execute", None)
+        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names)
+        writer = ResponseWriter(self._blocks, output_names)
+        self._sending = Sending(
+            channel, writer, self._instance_name, self._log_warning, decoupled=spec["decoupled"] == "1"
+        )
+        self._calls = CallDesk(channel, self._blocks, inputs.view)
+        self._calls.get_response_sender_of = self._sender_of
+        request.calls = self._calls
+        request.is_cancelled = self._sending.is_cancelled
+        tensor.hold = self._blocks.hold
+        self.model = initialize_model(spec)
+        self._calls.is_open = True
+        self._execution = Execution(
+            channel,
+            writer,
+            self._sending,
+            getattr(self.model, "execute", None),
+            self._instance_name,
+            spec["model_file"],
+            self._log_failure,
+        )
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._tasks: Set[asyncio.Task[None]] = set()
+        self._is_busy = False  # a batch runs on the loop, which the next one has to wait for
+        self._is_scheduled = False
 
     def run(self) -> None:
         """Serve until the host says to finalize.
@@ -161,86 +83,122 @@ class ModelServer:
             kind, payload = self._channel.receive()
             if kind == wire.Kind.EXECUTE:
                 batch = self._reader.read(payload)
-                if batch.released:
-                    self._blocks.release(batch.released)  # type: ignore[arg-type]
-                self._channel.send(self._serve(batch))
-            elif kind == wire.Kind.RELEASE:
-                self._blocks.release(wire.unpack(kind, payload)[0])
+                coroutine = self._execution.begin(batch)
+                if coroutine is not None:
+                    self._run_on_loop(batch, coroutine)
+                    return
             elif kind == wire.Kind.TRIM:
                 self._blocks.trim()
             elif kind == wire.Kind.FINALIZE:
                 return
 
-    def is_cancelled(self, ticket: exchange.Ticket) -> bool:
-        """Whether the sender of a request has gone, as far as the host has said by now."""
-        for payload in self._channel.take_arrived(wire.Kind.CANCEL):
-            for key in wire.unpack(wire.Kind.CANCEL, payload)[0]:
-                held = self._tickets.get(key)
-                if held is not None:
-                    held.is_cancelled = True
-        return ticket.is_cancelled
-
     def finalize(self) -> None:
         """Call the model's `finalize`; what it raises is logged only (as the reference does)."""
-        finalize = getattr(self._model, "finalize", None)
+        self._end_loop()
+        self._calls.is_open = False
+        finalize = getattr(self.model, "finalize", None)
         if finalize is None:
             return
         try:
             finalize()
         except BaseException as error:  # noqa: BLE001 - likewise
-            self._log(f"finalize of '{self._instance_name}' failed: {loader.format_exception(error)[1]}")
+            text = loader.format_exception(error)[1]
+            self._log(_INFO_LEVEL, f"finalize of '{self._instance_name}' failed: {text}", loader.place(error))
 
-    def _serve(self, batch: exchange.Batch) -> bytes:
-        self._tickets = {ticket.key: ticket for ticket in batch.tickets}
-        started = time.monotonic_ns()
+    # -- on an event loop -----------------------------------------------------------------------------------------
+
+    def _run_on_loop(self, batch: Batch, coroutine: Any) -> None:
+        import asyncio  # dear, and few models need it
+
+        self._loop = loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._channel.queued = self._schedule
+        loop.call_soon(self._channel.watch, loop)
+        self._begin_task(batch, coroutine)
         try:
-            returned = self._call(batch)
-            ended = time.monotonic_ns()
-            entries = [
-                self._writer.response(ticket, response, wire.FINAL) for ticket, response in zip(batch.tickets, returned)
-            ]
-        except HostGoneError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - likewise
-            ended = time.monotonic_ns()
-            entries = self._fail(batch, error)
-        head = wire.RESPONSES_HEAD.pack(batch.number, len(entries), wire.DONE, started, ended)
-        return wire.frame(wire.Kind.RESPONSES, head + b"".join(entries))
+            loop.run_forever()
+        finally:
+            self._channel.queued = None
+            self._channel.unwatch(loop)
+        if self._channel.is_gone:
+            raise HostGoneError
 
-    def _call(self, batch: exchange.Batch) -> list[InferenceResponse]:
-        if self._execute is None:
-            raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
-        returned = self._execute(batch.requests)
-        if not isinstance(returned, list):
-            raise TritonModelException(f"Expected a list in the execute return, found type '{type(returned)}'.")
-        if len(returned) != len(batch.requests):
-            raise TritonModelException(
-                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-                f"InferenceRequest(s) size is:{len(batch.requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
-            )
-        for response in returned:
-            if not isinstance(response, InferenceResponse):
-                raise TritonModelException(
-                    "Expected an 'InferenceResponse' object in the execute function return list, "
-                    f"found type '{type(response)}'."
-                )
-        return returned
+    def _schedule(self) -> None:
+        """Have the loop look at queued frames. Called by whichever thread reads them."""
+        if not self._is_scheduled and self._loop is not None:
+            self._is_scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._take_queued)
 
-    def _fail(self, batch: exchange.Batch, error: BaseException) -> list[bytes]:
-        text, traceback_text = loader.format_exception(error)
-        if isinstance(error, TritonModelException) and error.__traceback__ is not None:
-            # Raised by this module, not by the model's code: the frames are ours and tell the user nothing.
-            innermost = error.__traceback__
-            while innermost.tb_next is not None:
-                innermost = innermost.tb_next
-            if innermost.tb_frame.f_globals.get("__name__") == __name__:
-                text = str(error)
-        message = f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"
-        self._log(f"{message}\n{traceback_text}" if text not in traceback_text else message)
-        return [self._writer.error(ticket, TritonError.INTERNAL, message, wire.FINAL) for ticket in batch.tickets]
+    def _take_queued(self) -> None:
+        self._is_scheduled = False
+        assert self._loop is not None
+        if self._channel.is_gone:
+            self._loop.stop()
+            return
+        while not self._is_busy:
+            frame = self._channel.take()
+            if frame is None:
+                return
+            kind, payload = frame
+            if kind == wire.Kind.EXECUTE:
+                batch = self._reader.read(payload)
+                coroutine = self._execution.begin(batch)
+                if coroutine is not None:
+                    self._begin_task(batch, coroutine)
+            elif kind == wire.Kind.TRIM:
+                self._blocks.trim()
+            elif kind == wire.Kind.FINALIZE:
+                self._loop.stop()
+                return
 
-    def _log(self, message: str) -> None:
-        self._channel.send(wire.pack(wire.Kind.LOG, _ERROR_LEVEL, "model.py", 0, message))
+    def _begin_task(self, batch: Batch, coroutine: Any) -> None:
+        assert self._loop is not None
+        self._is_busy = not self._sending.decoupled
+        task = self._loop.create_task(self._execution.complete(batch, coroutine))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._is_busy = False
+        if not task.cancelled() and task.exception() is not None:  # the host is gone
+            assert self._loop is not None
+            self._loop.stop()
+            return
+        self._take_queued()
+
+    def _end_loop(self) -> None:
+        """Cancel what still runs on the loop and close it."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        import asyncio
+
+        tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(Exception):
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=_LOOP_END_SECONDS))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+    # -- hooks of the API -----------------------------------------------------------------------------------------
+
+    def _sender_of(self, received: request.InferenceRequest) -> InferenceResponseSender:
+        return InferenceResponseSender._of(self._sending, received._handle)  # noqa: SLF001 - made for this
+
+    def _log(self, level: int, message: str, place: Tuple[str, int] = ("model.py", 0)) -> None:
+        # Posted: a sender's finalizer logs, too, and may run while this thread sends.
+        self._channel.post(wire.pack(wire.Kind.LOG, level, *place, message))
+
+    def _log_failure(self, message: str, place: Tuple[str, int]) -> None:
+        self._log(_ERROR_LEVEL, message, place)
+
+    def _log_warning(self, message: str) -> None:
+        self._log(_WARNING_LEVEL, message)
 
 
 def _names(joined: str) -> list[str]:

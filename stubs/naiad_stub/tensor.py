@@ -8,7 +8,8 @@ the process loop, from what `_payload` names.
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, List, Optional, Tuple
+from operator import index
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +24,15 @@ _NUMPY: Tuple[Any, ...] = (
 )
 _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dtype is not None}
 _LENGTH = struct.Struct("<I")
+
+
+def _hold_here(size: int) -> Tuple[Any, memoryview]:
+    """Memory for `Tensor.allocate` where there is no segment: outside a server."""
+    return None, memoryview(bytearray(size))
+
+
+hold: Callable[[int], Tuple[Any, memoryview]] = _hold_here
+"""The hook of `Tensor.allocate`: a place and its bytes; assign to `naiad_stub.tensor.hold`."""
 
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
@@ -118,6 +128,34 @@ class Tensor:
         # Strings are serialised now, so that a model may reuse its array of objects for the next response.
         self._view = encode_strings(array) if code == BYTES else None
         self._place = None
+
+    @staticmethod
+    def allocate(name: str, shape: Sequence[int], dtype: Any, /) -> Tensor:
+        """A tensor whose `as_numpy` is to be written to, in the memory it will be sent from: no copy is made.
+
+        Its elements are at first whatever was there, as `numpy.empty` has it. The first message that holds the tensor
+        takes that memory along; sent again, it is copied. Not part of the reference's API.
+
+        Args:
+            name: The name in the model's configuration.
+            shape: Sizes of the dimensions.
+            dtype: Of numbers or bool; strings have no fixed size.
+        """
+        numpy_dtype = np.dtype(dtype)
+        code = _CODES.get(numpy_dtype)
+        if code is None or code == BYTES:
+            raise TritonModelException(f"NumPy dtype {numpy_dtype} is not supported by Tensor.allocate.")
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        sizes = tuple(index(size) for size in shape)
+        if min(sizes, default=0) < 0:
+            raise TritonModelException(f"Tensor.allocate takes sizes of 0 and more, got {list(sizes)}.")
+        place, view = hold(element_count(sizes) * numpy_dtype.itemsize)
+        tensor = Tensor._received(name, code, sizes, view)
+        tensor._place = place  # noqa: SLF001 - its own class
+        return tensor
 
     @classmethod
     def _received(cls, name: str, code: int, shape: Shape, view: Buffer) -> Tensor:

@@ -1,8 +1,9 @@
 """The protocol between host and guest: framed, typed, versioned messages on one Unix stream socket.
 
 A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Tensor bytes never travel here; messages say
-where in a segment they lie. Two messages make up the request path and are packed by hand: EXECUTE (host to guest) and
-RESPONSES (guest to host). All others are rare and carry a short list of fields described by a format string.
+where in a segment they lie. Four messages make up the request paths and are packed by hand: EXECUTE (host to guest) and
+RESPONSES (guest to host) for requests, CALL (guest to host) and RESULT (host to guest) for a model's calls to others.
+All others are rare and carry a short list of fields described by a format string.
 
 Both sides come from one release, but a guest may be an older one that a custom stub pinned: HELLO carries
 PROTOCOL_VERSION, and the host refuses another one.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import struct
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -27,13 +28,21 @@ class Kind:
     # guest to host
     HELLO = 1  # interpreter is up: protocol version, pid, Python version, numpy version
     PROGRESS = 2  # still alive while loading
-    READY = 3  # model loaded and initialised: 1 if it defines `execute`
+    READY = 3  # model loaded and initialised: 1 if it defines `execute`, 1 if it defines `is_ready`
     COMPLETED = 4  # auto_complete_config returned: configuration as JSON
     FAILED = 5  # loading failed: code, message, traceback text
     RESPONSES = 6
     LOG = 7  # level, file name, line, message
     WANT_RELEASE = 8  # the output segment is full: hand ranges back now
     FINALIZED = 9
+    CALL = 10
+    GIVE_BACK = 11  # offsets of input blocks that the model refers to no more
+    TAKEN = 12  # call, number of its results that the model has taken
+    END_CALLS = 13  # calls to be cancelled
+    LEAVE_CALLS = 14  # calls whose further results nobody will look at
+    ASK = 15  # number, what is asked, its fields: answered by REPLY
+    TELL = 16  # what is told, its fields: not answered
+    READINESS = 17  # number of the question, 1 if ready, what was wrong
     # host to guest
     LOAD = 20
     EXECUTE = 21
@@ -41,31 +50,45 @@ class Kind:
     CANCEL = 23  # keys of requests nobody waits for any more
     TRIM = 24  # traffic paused: give free pages back
     FINALIZE = 25
+    RESULT = 26
+    CREDIT = 27  # request, number of its responses that have left for the client
+    REPLY = 28  # number, 1 if it went well, error code, text
+    ASK_READY = 29  # number: run the model's is_ready
 
 
 FIELDS = {
     Kind.HELLO: "uuss",
     Kind.PROGRESS: "",
-    Kind.READY: "u",
+    Kind.READY: "uu",
     Kind.COMPLETED: "s",
     Kind.FAILED: "uss",
     Kind.LOG: "usus",
     Kind.WANT_RELEASE: "",
     Kind.FINALIZED: "",
+    Kind.GIVE_BACK: "q",
+    Kind.TAKEN: "uu",
+    Kind.END_CALLS: "q",
+    Kind.LEAVE_CALLS: "q",
+    Kind.ASK: "usm",
+    Kind.TELL: "sm",
+    Kind.READINESS: "uus",
     Kind.LOAD: "m",
     Kind.RELEASE: "q",
     Kind.CANCEL: "q",
     Kind.TRIM: "",
     Kind.FINALIZE: "",
+    Kind.CREDIT: "uu",
+    Kind.REPLY: "uuus",
+    Kind.ASK_READY: "u",
 }
 """Fields of each rare message: u unsigned 64-bit, s string, q list of unsigned 64-bit, m mapping of strings."""
 
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
-# EXECUTE: head, released output offsets (u64 each), then each request: head, request id, correlation id if a string,
-# parameters as JSON, layout of its inputs (`naiad_stub.layout`).
-EXECUTE_HEAD = struct.Struct("<IHH")  # batch, requests, released output blocks
+# EXECUTE: head, then each request: head, request id, correlation id if a string, parameters as JSON, layout of its
+# inputs (`naiad_stub.layout`).
+EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1: none)
 REQUEST_HEAD = struct.Struct("<QQQIQHHII")
 # key, correlation id, timeout in us, flags, offset of the inputs, bytes of request id, bytes of correlation id
 # (NO_STRING: it is the number), bytes of parameters, bytes of the layout
@@ -73,15 +96,30 @@ ALL_OUTPUTS = 0xFFFF
 NO_STRING = 0xFFFF
 MAX_ID_BYTES = 0xFFFE
 
-# RESPONSES: head, then each response: head, parameters as JSON or the error's message, layout of its outputs.
+# RESPONSES: head, then each response: head, its blocks (u64 each), parameters as JSON or the error's message, layout of
+# its outputs. A response that is sent while or after `execute` runs names its request's batch and is not DONE.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
-DONE = 1  # execute returned: the batch's inputs are free
-RESPONSE_HEAD = struct.Struct("<QqBBII")
-# key, output block with the outputs, to release after reading (-1: none), flags, error code, bytes of text, bytes of
-# the layout
+DONE = 1  # execute returned; the batch's inputs are free
+KEPT = 2  # with DONE: the model still refers to the inputs, GIVE_BACK will free them
+RESPONSE_HEAD = struct.Struct("<QBBHII")
+# key, flags, error code, output blocks (to release after reading), bytes of text, bytes of the layout
 FINAL = 1
 ERROR = 2
 EMPTY = 4  # a final mark without a response
+OWN_BLOCKS = 8  # each output has a block of its own (offsets count from there); else all lie in one
+RESCHEDULE = 16  # instead of an answer: the model wants the request again
+
+# CALL: head, blocks of its inputs (u64 each), request id, correlation id, parameters as JSON, and what repeated calls
+# have in common: model, requested outputs (names parted by zero bytes), layout of the inputs.
+CALL_HEAD = struct.Struct("<QQQIqBBHHHIHII")
+# call, correlation id, timeout in us, sequence flags, version, flags, own blocks or one (OWN_BLOCKS), blocks,
+# bytes of request id, of correlation id (NO_STRING: it is the number), of parameters, of model, of outputs, of layout
+CALL_DECOUPLED = 1  # any number of results is welcome
+CALL_BLOCKING = 2  # the instance can do nothing else until the call is answered
+CALL_AWAITED = 4  # likewise while it executes a batch
+# RESULT: head, parameters as JSON or the error's message, layout of the outputs in the caller's input segment.
+RESULT_HEAD = struct.Struct("<QqBBII")
+# call, input block with the outputs, to give back after use (-1: none), flags, error code, bytes of text, of the layout
 
 OTHER_NAME = 0xFFFF
 """Index of a tensor whose name is not configured; the name follows the dimensions as `<u16 length><bytes>`."""

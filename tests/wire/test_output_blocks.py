@@ -1,19 +1,17 @@
-"""A guest whose output segment is full waits for the host, which may hand blocks back in two kinds of messages."""
+"""A guest whose output segment is full waits for the host, which hands blocks back."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-import struct
 
 import pytest
 from naiad_stub import wire
+from naiad_stub.blocks import OutputBlocks
 from naiad_stub.channel import Channel
 from naiad_stub.exceptions import TritonModelException
-from naiad_stub.exchange import BatchReader
 from naiad_stub.segment import Segment, create_memory
-from naiad_stub.serving import OutputBlocks
 from naiad_stub.wire import Kind, frame, pack
 
 
@@ -35,17 +33,8 @@ def full():
         yield blocks, channel, host
 
 
-def execute(number: int, *released: int) -> bytes:
-    head = wire.EXECUTE_HEAD.pack(number, 0, len(released))
-    return frame(Kind.EXECUTE, head + struct.pack(f"<{len(released)}Q", *released))
-
-
-def batches(channel: Channel, count: int) -> list[tuple[int, list[int]]]:
-    reader = BatchReader(memoryview(b""), [], [])
-    found = [
-        reader.read(payload) for kind, payload in (channel.receive() for _ in range(count)) if kind == Kind.EXECUTE
-    ]
-    return [(batch.number, list(batch.released)) for batch in found]
+def execute(number: int) -> bytes:
+    return frame(Kind.EXECUTE, wire.EXECUTE_HEAD.pack(number, 0, -1))
 
 
 def test_guest_asks_for_room_and_goes_on_once_it_is_handed_back(full):
@@ -55,19 +44,11 @@ def test_guest_asks_for_room_and_goes_on_once_it_is_handed_back(full):
     assert host.recv(100) == pack(Kind.WANT_RELEASE)
 
 
-def test_blocks_handed_back_by_a_request_that_waits_count_too(full):
-    """Nothing else would hand them back: the host has told, and waits for the guest."""
-    blocks, channel, host = full
-    host.sendall(execute(7) + execute(8, 0) + execute(9))
-    assert blocks.allocate(1) == 0
-    assert batches(channel, 3) == [(7, []), (8, []), (9, [])], "a block handed back twice would be given away twice"
-
-
 def test_other_messages_keep_their_order(full):
     blocks, channel, host = full
-    host.sendall(pack(Kind.CANCEL, [1]) + execute(7) + pack(Kind.RELEASE, [0]) + pack(Kind.FINALIZE))
+    host.sendall(pack(Kind.TRIM) + execute(7) + pack(Kind.RELEASE, [0]) + pack(Kind.FINALIZE))
     assert blocks.allocate(1) == 0
-    assert [channel.receive()[0] for _ in range(3)] == [Kind.CANCEL, Kind.EXECUTE, Kind.FINALIZE]
+    assert [channel.receive()[0] for _ in range(3)] == [Kind.TRIM, Kind.EXECUTE, Kind.FINALIZE]
 
 
 def test_output_larger_than_the_segment_is_refused_once_all_is_handed_back(full):

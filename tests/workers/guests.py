@@ -15,6 +15,7 @@ import psutil
 import uvloop
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.workers.completion import NoServices
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Worker
@@ -97,7 +98,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
 def guest(spec: LaunchSpec) -> tuple[Worker, Owner]:
     """A worker that is not started; on a running loop."""
     owner = Owner()
-    return Worker(spec, owner, Interface(*INTERFACE)), owner
+    return Worker(spec, owner, Interface(*INTERFACE), NoServices()), owner
 
 
 def request(*values: float) -> InferRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,8 @@ def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int
 
 def entry(places=(), *, key=1, block=-1, flags=wire.FINAL, code=0, text=b"", packed: bytes | None = None) -> bytes:
     data = layout.pack(places) if packed is None else packed
-    return wire.RESPONSE_HEAD.pack(key, block, flags, code, len(text), len(data)) + text + data
+    blocks = b"" if block < 0 else struct.pack("<Q", block)
+    return wire.RESPONSE_HEAD.pack(key, flags, code, len(blocks) // 8, len(text), len(data)) + blocks + text + data
 
 
 def fp32(count: int, *, offset: int = 0, position: int = 0) -> Place:
@@ -123,7 +125,7 @@ def test_output_nobody_configured_fails_its_request(memory, interface):
         (message(entry([fp32(4)._replace(size=15)], block=0)), r"has 15 bytes for shape \[4\]"),
         (message(entry([fp32(4)._replace(shape=(-2, -2))], block=0)), "no valid datatype or shape"),
         (message(entry([fp32(4)._replace(code=0)], block=0)), "no valid datatype or shape"),
-        (message(entry([fp32(4)._replace(code=15)], block=0)), "malformed response"),
+        (message(entry([fp32(4)._replace(code=15)], block=0)), "no valid datatype or shape"),
         (message(entry([fp32(4)._replace(position=2)], block=0)), "malformed response"),
         (message(entry(packed=b"\1\0\xff\xff\0\0\x0b\x21" + bytes(300), block=0)), "malformed response"),
         (message(entry(packed=layout.pack([fp32(1)]) + b"x", block=0)), "malformed response: a layout of"),

@@ -151,7 +151,7 @@ def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
     [
         wire.frame(77, b""),
         wire.frame(wire.Kind.RESPONSES, b"short"),
-        wire.frame(wire.Kind.RESPONSES, wire.RESPONSES_HEAD.pack(99, 0, 0, 0, 0)),
+        wire.frame(wire.Kind.RESPONSES, wire.RESPONSES_HEAD.pack(99, 0, wire.DONE, 0, 0)),
         wire.frame(wire.Kind.LOG, b"\xff" * 9),
     ],
     ids=["unknown kind", "short responses", "unknown batch", "malformed log"],
@@ -191,11 +191,11 @@ def test_error_in_the_owner_costs_the_guest_and_not_the_server(tmp_path, caplog)
 
 
 def test_stub_of_another_protocol_is_refused_with_both_versions(tmp_path, monkeypatch):
-    monkeypatch.setattr("naiad.workers.worker.wire.PROTOCOL_VERSION", 99)
+    monkeypatch.setattr("naiad.workers.startup.wire.PROTOCOL_VERSION", 99)
 
     async def start():
         worker, _ = guest(launch_spec(tmp_path, IDENTITY))
-        with pytest.raises(ProtocolError, match=r"the stub .* speaks protocol 1, this server 99: remove it or copy"):
+        with pytest.raises(ProtocolError, match=r"the stub .* speaks protocol 2, this server 99: remove it or copy"):
             await worker.start()
         return worker.pid
 

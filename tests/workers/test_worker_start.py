@@ -58,7 +58,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
             if kind == wire.Kind.READY:
                 os.kill(worker.pid, signal.SIGKILL)
                 os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-                worker._reap()
+                worker._process._reap()
 
         worker._take = take_and_see_the_end
         with pytest.raises(GuestDiedError, match="was killed by SIGKILL"):

@@ -17,6 +17,7 @@ import naiad
 from naiad.config.model import freeze_version_policy
 from naiad.engine.loading import Loader
 from naiad.engine.registry import LATEST, Registry, VersionRecord
+from naiad.engine.services import ModelServices
 from naiad.engine.version import ModelVersion
 from naiad.errors import (
     Code,
@@ -72,12 +73,17 @@ class EngineSettings:
 
 
 class Engine:
-    """See `naiad.engine.door.EngineDoor`, which this implements."""
+    """See `naiad.engine.door.EngineDoor`, which this implements.
+
+    Attributes:
+        services: What models may want of the server.
+    """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
         self._settings = settings
         self._loader = loader
         self._registry = Registry()
+        self.services = ModelServices(self._registry)
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._locks: dict[str, asyncio.Lock] = {}
         self._state = "starting"
@@ -226,12 +232,15 @@ class Engine:
 
     def cancel(self, ticket: int) -> None:
         """Take a request back."""
-        for version in self._registry.ready_versions():
-            if version.number == ticket >> _KEY_BITS:
-                version.cancel(ticket & _KEY_MASK)
+        version = self._registry.by_number.get(ticket >> _KEY_BITS)
+        if version is not None:
+            version.cancel(ticket & _KEY_MASK)
 
     def taken(self, ticket: int, count: int = 1) -> None:
         """Say that responses have left for the client. See `EngineDoor.taken`."""
+        version = self._registry.by_number.get(ticket >> _KEY_BITS)
+        if version is not None:
+            version.taken(ticket & _KEY_MASK, count)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -269,8 +278,12 @@ class Engine:
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
 
+    async def _end(self, version: ModelVersion) -> None:
+        await version.stop(self._settings.exit_timeout)
+        self._registry.by_number.pop(version.number, None)
+
     async def _unload(self, record: VersionRecord, loaded: ModelVersion) -> None:
-        await loaded.stop(self._settings.exit_timeout)
+        await self._end(loaded)
         if record.leaving is loaded and record.state is ModelState.UNLOADING:  # else it was loaded again meanwhile
             record.become(ModelState.UNAVAILABLE, UNLOADED)
         logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
@@ -327,20 +340,21 @@ class Engine:
                 record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
             raise
         logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
+        self._registry.by_number[loaded.number] = loaded
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
             record.loaded = loaded
-            self._in_background(before.stop(self._settings.exit_timeout))
+            self._in_background(self._end(before))
         self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
 
     async def _try_to_load(self, files: ModelFiles, message: Any, number: int) -> ModelVersion:
         for attempt in range(self._settings.load_retries):
             try:
-                return await self._loader.load(files, message, number)
+                return await self._loader.load(files, message, number, self.services)
             except NaiadError as error:
                 logger.warning("loading '%s' failed (attempt %d): %s", files.name, attempt + 1, error.message)
-        return await self._loader.load(files, message, number)
+        return await self._loader.load(files, message, number, self.services)
 
     def _require_explicit(self) -> None:
         if not self._settings.is_explicit:

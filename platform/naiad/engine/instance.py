@@ -10,7 +10,7 @@ from naiad.errors import GuestDiedError, NaiadError
 from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Owner, Worker
+from naiad.workers.worker import Owner, Services, Worker
 
 logger = logging.getLogger("naiad.engine")
 
@@ -35,7 +35,14 @@ class Instance:
         restarts: How often a dead guest was replaced.
     """
 
-    def __init__(self, spec: LaunchSpec, owner: InstanceOwner, interface: Interface, policy: RestartPolicy) -> None:
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        owner: InstanceOwner,
+        interface: Interface,
+        policy: RestartPolicy,
+        services: Services,
+    ) -> None:
         self.name = spec.name
         self.worker: Worker | None = None
         self.reason = ""
@@ -44,6 +51,7 @@ class Instance:
         self._owner = owner
         self._interface = interface
         self._policy = policy
+        self._services = services
         self._book = RestartBook(policy)
         self._loop = asyncio.get_running_loop()
         self._restart: asyncio.Task[None] | None = None
@@ -76,7 +84,7 @@ class Instance:
             await worker.stop(timeout)
 
     async def _start_worker(self) -> Worker:
-        worker = Worker(self._spec, self._owner, self._interface)
+        worker = Worker(self._spec, self._owner, self._interface, self._services)
         await worker.start()
         logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self._spec.python)
         return worker

@@ -33,6 +33,7 @@ from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
 from naiad.workers.launch import LaunchSpec
+from naiad.workers.worker import Services
 
 logger = logging.getLogger("naiad.engine")
 
@@ -94,13 +95,14 @@ class Loader:
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self._noticed: set[str] = set()
 
-    async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> ModelVersion:
+    async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int, services: Services) -> ModelVersion:
         """Load one version.
 
         Args:
             files: Where the model lies.
             message: Its configuration as read.
             version: The version, a directory of the model.
+            services: What the model may want of the server.
 
         Raises:
             NaiadError: With the reason, whatever it is.
@@ -127,7 +129,7 @@ class Loader:
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
-        loaded = ModelVersion(config, version, specs, self._settings.restart)
+        loaded = ModelVersion(config, version, specs, self._settings.restart, services)
         await loaded.start()
         return loaded
 
@@ -148,8 +150,6 @@ class Loader:
             logger.info(
                 "'%s' asks for dynamic_batching: this version gives execute one request at a time", message.name
             )
-        if message.model_transaction_policy.decoupled:
-            logger.warning("'%s' is decoupled: this version has no response senders, requests will fail", message.name)
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = resolve(config, model_dir=files.directory, version=version, settings=self._settings.resolution)

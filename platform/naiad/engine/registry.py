@@ -56,9 +56,14 @@ class ModelRecord:
 
 
 class Registry:
-    """All models by name."""
+    """All models by name.
+
+    Attributes:
+        by_number: Versions that serve or still finish their requests, by `ModelVersion.number`.
+    """
 
     def __init__(self) -> None:
+        self.by_number: dict[int, ModelVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], ModelVersion] = {}
 

@@ -17,7 +17,7 @@ from naiad.config.render import to_json
 from naiad.engine.check import RequestCheck, prefix
 from naiad.engine.instance import Instance
 from naiad.engine.statistics import Statistics
-from naiad.errors import GuestDiedError, ModelError, NaiadError, NotReadyError, OutOfMemoryError
+from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError, OutOfMemoryError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -25,7 +25,7 @@ from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetada
 from naiad.scheduling.fifo import Dispatch, FifoScheduler
 from naiad.workers.exchange import Answer, Interface
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Batch, Worker
+from naiad.workers.worker import Batch, Services, Worker
 
 logger = logging.getLogger("naiad.engine")
 
@@ -34,6 +34,11 @@ _MOST_AHEAD = 16
 _UNKNOWN_PACE_NS = 1_000_000_000
 """An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
 
+_CREDIT_RESPONSES = 256
+_CREDIT_BYTES = 2 << 20
+"""After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
+_ALL_RESPONSES = 1 << 40
+
 _numbers = itertools.count(1)
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
 
@@ -41,7 +46,7 @@ _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging
 class Pending:
     """A request between `submit` and its last answer."""
 
-    __slots__ = ("batch_size", "key", "laid_out", "queued", "request", "sink", "worker")
+    __slots__ = ("batch_size", "key", "laid_out", "queued", "request", "sink", "taken", "unread", "worker")
 
     def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
         self.key = key
@@ -51,6 +56,7 @@ class Pending:
         self.queued = time.monotonic_ns()
         self.laid_out = 0
         self.worker: Worker | None = None
+        self.taken = self.unread = 0  # responses and bytes that have left for the client, and the guest was not told of
 
 
 class ModelVersion:
@@ -64,7 +70,14 @@ class ModelVersion:
         reason: Why it can serve no more; empty while it can.
     """
 
-    def __init__(self, config: ModelConfig, version: int, specs: Iterable[LaunchSpec], policy: RestartPolicy) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        specs: Iterable[LaunchSpec],
+        policy: RestartPolicy,
+        services: Services,
+    ) -> None:
         self.config = config
         self.version = version
         self.number = next(_numbers)
@@ -79,7 +92,7 @@ class ModelVersion:
             [tensor.name for tensor in config.inputs],
             [tensor.name for tensor in config.outputs],
         )
-        self.instances = [Instance(spec, self, interface, policy) for spec in specs]
+        self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         self._scheduler: FifoScheduler[Worker, Pending] = FifoScheduler()
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
@@ -153,8 +166,14 @@ class ModelVersion:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
         """Queue a request; return its key.
+
+        Args:
+            request: The request.
+            sink: Gets its responses.
+            alone: Only an instance that holds nothing may be given it: it comes from a model, and behind a request
+                that calls that model in turn it would wait for ever.
 
         Raises:
             InvalidRequestError: If it does not fit the model.
@@ -174,7 +193,7 @@ class ModelVersion:
         key = next(self._keys)
         pending = self._pending[key] = Pending(key, request, sink, batch_size)
         self._idle_tidied = False
-        self._carry_out(self._scheduler.enqueue(pending))
+        self._carry_out(self._scheduler.enqueue(pending, alone=alone))
         return key
 
     def _check_anew(self, request: InferRequest) -> int:
@@ -190,9 +209,45 @@ class ModelVersion:
             return
         if pending.worker is not None:
             pending.worker.cancel([key])
-        elif self._scheduler.withdraw(pending):
-            del self._pending[key]
-            self._statistics.failed(time.monotonic_ns() - pending.queued)
+        else:
+            self.withdraw(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
+
+    def withdraw(self, key: int, error: NaiadError) -> None:
+        """Answer a request that waits for an instance with *error*."""
+        pending = self._pending.get(key)
+        if pending is not None and self._scheduler.withdraw(pending):
+            self._fail([pending], error)
+
+    def is_waiting(self, key: int) -> bool:
+        """Whether the request waits for an instance."""
+        pending = self._pending.get(key)
+        return pending is not None and pending.worker is None
+
+    def servers_of(self, key: int) -> Sequence[Worker]:
+        """The guests any of which could answer a request; none if one is being started that may."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return ()
+        if pending.worker is not None:
+            return (pending.worker,)
+        workers = [instance.worker for instance in self.instances if not instance.reason]
+        return [] if None in workers else [worker for worker in workers if worker is not None]
+
+    def taken(self, key: int, count: int) -> None:
+        """Note that responses have left for the client; its model may be held back until they have."""
+        pending = self._pending.get(key)
+        if pending is None or pending.worker is None:
+            return
+        pending.taken += count
+        if pending.taken >= _CREDIT_RESPONSES or pending.unread >= _CREDIT_BYTES:
+            pending.worker.credit(key, pending.taken)
+            pending.taken = pending.unread = 0
+
+    def taken_all(self, key: int) -> None:
+        """Note that no response of a request will ever wait for its client again."""
+        pending = self._pending.get(key)
+        if pending is not None and pending.worker is not None:
+            pending.worker.credit(key, _ALL_RESPONSES)
 
     def _carry_out(self, decisions: Sequence[Dispatch[Worker, Pending]]) -> None:
         for worker, items in decisions:
@@ -221,10 +276,15 @@ class ModelVersion:
         """Pass a response on to the request's sink."""
         pending = self._pending.get(answer.key)
         if pending is None:
-            return  # cancelled meanwhile
+            return  # its guest was given up meanwhile
+        if answer.again:
+            self._again(pending)
+            return
         response = answer.response
         if response is not None:
             response.request_id = pending.request.request_id
+            if self.config.decoupled:
+                pending.unread += sum([len(tensor.data) for tensor in response.outputs])
             if self._reshaped and response.outputs:
                 self._reshape(response)
         if answer.final:
@@ -236,11 +296,16 @@ class ModelVersion:
                 self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
+    def _again(self, pending: Pending) -> None:
+        """The model wants a request once more, which only iterative sequences give it."""
+        message = (
+            f"model '{self.config.name}' rescheduled a request, which takes sequence_batching's iterative_sequence"
+        )
+        logger.error("%s", message)
+        self._fail([pending], ModelError(message))
+
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""
-        unanswered = [self._pending[key] for key in batch.keys if key in self._pending]
-        if unanswered and not self.config.decoupled:
-            self._fail(unanswered, ModelError(f"'{worker.spec.name}' ended the execution without a response"))
         self._statistics.executed(len(batch.keys), batch.sent, started, ended, time.monotonic_ns())
         self._pace = max(ended - started, self._pace - (self._pace >> 3))
         self._scheduler.set_depth(worker, depth_for(self._pace))
@@ -251,11 +316,13 @@ class ModelVersion:
         self._scheduler.remove(worker)
         batches = list(worker.batches.values())
         worker.batches.clear()
-        begun = batches[:1] if batches and batches[0].sent else []
-        self._fail([self._pending[key] for batch in begun for key in batch.keys if key in self._pending], error)
-        not_begun = tuple(
-            self._pending[key] for batch in batches[len(begun) :] for key in batch.keys if key in self._pending
-        )
+        if batches and batches[0].sent:
+            del batches[0]  # it was being executed
+        keys = [key for batch in batches for key in batch.keys]
+        not_begun = tuple(self._pending[key] for key in keys if key in worker.open and key in self._pending)
+        lost = worker.open.difference(keys)
+        worker.open.clear()
+        self._fail([self._pending[key] for key in sorted(lost) if key in self._pending], error)
         for pending in not_begun:
             pending.worker = None
         self._carry_out(self._scheduler.put_back(not_begun))

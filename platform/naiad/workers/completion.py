@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestDiedError, NaiadError
+from naiad.protocol.inference import InferResponse
+from naiad.workers.calls import Call
 from naiad.workers.exchange import Answer, Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Batch, Worker
@@ -21,7 +24,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         ModelError: If the model's code failed.
         GuestDiedError: If the process ended or hung.
     """
-    worker = Worker(spec, _Listener(), Interface(spec.name, 0, (), ()))
+    worker = Worker(spec, _Listener(), Interface(spec.name, 0, (), ()), NoServices())
     try:
         return await worker.start()
     finally:
@@ -47,3 +50,34 @@ class _Listener:
     def printed(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote."""
         logger.info("[%s pid %d %s] %s", worker.spec.name, worker.pid, stream, line)
+
+
+class NoServices:
+    """For guests that have no server to ask: those that complete a configuration."""
+
+    def called(self, worker: Worker, call: Call) -> None:
+        """Refuse."""
+        worker.result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
+
+    def taken(self, worker: Worker, number: int, count: int) -> None:
+        """Cannot happen: there are no calls."""
+
+    def ended(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """Cannot happen: there are no calls."""
+
+    def left(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """Cannot happen: there are no calls."""
+
+    def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Refuse."""
+        worker.reply(number, error=_no_services())
+
+    def told(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+        """Ignore."""
+
+    def gone(self, worker: Worker) -> None:
+        """Nothing was held."""
+
+
+def _no_services() -> NaiadError:
+    return NaiadError("the server does nothing for a model that is completing its configuration")

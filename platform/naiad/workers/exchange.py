@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,9 +18,9 @@ from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
-from naiad.memory.instance import COPY_LIMIT, InstanceMemory
-from naiad.protocol.datatypes import BYTE_SIZES, Datatype
+from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor
+from naiad.workers.tensors import TensorLayout, check_layout, take_over
 
 CODES = (
     Code.UNKNOWN,
@@ -35,8 +34,6 @@ CODES = (
 )
 """Codes by the number `pb_utils.TritonError` gives them (TRITONSERVER_Error_Code)."""
 
-_DATATYPES = tuple(Datatype)
-_BF16 = 14
 _RELEASES_RIDE = 16
 
 
@@ -60,32 +57,23 @@ class Interface:
         self.inputs = {name: position for position, name in enumerate(inputs)}
         self.outputs = tuple(outputs)
         self.output_positions = {name: position for position, name in enumerate(outputs)}
-        self.layouts: dict[bytes, OutputLayout] = {}
-
-
-class OutputLayout:
-    """Outputs of a response but for their bytes.
-
-    Attributes:
-        entries: Name, datatype, shape, start and end within the block of each output.
-        end: Where the last of them ends.
-        stranger: Name of an output that is not configured, empty if there is none.
-    """
-
-    __slots__ = ("end", "entries", "stranger")
-
-    def __init__(self, entries: list[tuple[str, Datatype, tuple[int, ...], int, int]], end: int, stranger: str) -> None:
-        self.entries = entries
-        self.end = end
-        self.stranger = stranger
+        self.layouts: dict[bytes, TensorLayout] = {}
 
 
 class Answer(NamedTuple):
-    """One entry of RESPONSES: key of the request, response (None: a final mark alone), whether it is the last."""
+    """One entry of RESPONSES.
+
+    Attributes:
+        key: Key of the request.
+        response: The response; None for a mark alone.
+        final: Whether it is the last.
+        again: Whether, instead, the model wants the request once more.
+    """
 
     key: int
     response: InferResponse | None
     final: bool
+    again: bool = False
 
 
 def write_execute(
@@ -100,7 +88,8 @@ def write_execute(
         memory: Of the instance.
 
     Returns:
-        One EXECUTE frame, and the input block to release when the batch is done (-1: none).
+        The EXECUTE frame, before it maybe one that hands output blocks back, and the input block to release when the
+        batch is done (-1: none).
 
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
@@ -113,14 +102,7 @@ def write_execute(
             f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
             f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
         )
-    returned = memory.returned
-    count = len(returned)
-    if count < _RELEASES_RIDE and not memory.is_release_due:
-        count = 0  # small blocks go back many at a time
-    memory.is_release_due = False
-    payload = wire.EXECUTE_HEAD.pack(number, len(batch), count)
-    if count:
-        payload += struct.pack(f"<{count}Q", *[returned.popleft() for _ in range(count)])
+    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block)
     segment = memory.inputs.view
     base = max(block, 0)
     for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
@@ -130,7 +112,18 @@ def write_execute(
             start = base + offset
             segment[start : start + len(data)] = data
         base += align(layout[2])
-    return wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload, block
+    frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
+    if memory.is_release_due or len(memory.returned) >= _RELEASES_RIDE:  # small blocks go back many at a time
+        frames = pack_returned(memory) + frames
+    return frames, block
+
+
+def pack_returned(memory: InstanceMemory) -> bytes:
+    """A frame that hands read output blocks back to the guest; nothing if there are none."""
+    memory.is_release_due = False
+    returned = memory.returned
+    offsets = [returned.popleft() for _ in range(len(returned))]
+    return wire.pack(wire.Kind.RELEASE, offsets) if offsets else b""
 
 
 def _input_layout(request: InferRequest, interface: Interface) -> tuple[bytes, list[int], int]:
@@ -174,10 +167,20 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> 
 
 
 class Responses(NamedTuple):
-    """One RESPONSES message: the batch, whether it is done, begin and end of execute (monotonic ns), the answers."""
+    """One RESPONSES message.
+
+    Attributes:
+        number: The batch.
+        done: Whether its `execute` has returned.
+        kept: Whether the model still refers to its inputs.
+        started: When `execute` began (monotonic ns).
+        ended: When it returned, or the response was sent.
+        answers: The answers.
+    """
 
     number: int
     done: bool
+    kept: bool
     started: int
     ended: int
     answers: list[Answer]
@@ -200,32 +203,38 @@ def read_responses(payload: bytes, interface: Interface, memory: InstanceMemory)
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
     if position != len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response of {len(payload)} bytes that ends at {position}")
-    return Responses(number, bool(flags & wire.DONE), started, ended, answers)
+    return Responses(number, bool(flags & wire.DONE), bool(flags & wire.KEPT), started, ended, answers)
 
 
 def _read_answer(payload: bytes, position: int, interface: Interface, memory: InstanceMemory) -> tuple[Answer, int]:
-    key, block, flags, code, text_size, layout_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
+    key, flags, code, count, text_size, layout_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
     position += wire.RESPONSE_HEAD.size
-    end = position + text_size + layout_size
+    text_at = position + 8 * count
+    end = text_at + text_size + layout_size
     if end > len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response that runs past its message")
     final = bool(flags & wire.FINAL)
     if flags & wire.EMPTY:
-        return Answer(key, None, final), end
-    text = str(payload[position : position + text_size], "utf-8") if text_size else ""
+        return Answer(key, None, final, bool(flags & wire.RESCHEDULE)), end
+    text = str(payload[text_at : text_at + text_size], "utf-8") if text_size else ""
     name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
         error = ModelError(text, code=CODES[code])
         return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     parameters = _parameters(text, interface) if text else NO_PARAMETERS
-    data = payload[position + text_size : end]
+    data = payload[text_at + text_size : end]
     layout = interface.layouts.get(data) or _read_layout(data, interface)
-    outputs = _take_over(block, layout, memory, interface)
+    blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
+    buffers = take_over(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
     if layout.stranger:
         # CORE src/infer_response.cc, AddOutput
         text = f"unexpected inference output '{layout.stranger}' for model '{name}'"
         error = ModelError(text, code=Code.INVALID_ARG)
         return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
+    outputs = [
+        OutputTensor(output, datatype, shape, buffer)
+        for (output, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
+    ]
     return Answer(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
 
 
@@ -236,44 +245,13 @@ def _parameters(text: str, interface: Interface) -> dict[str, Any]:
     return parameters
 
 
-def _read_layout(data: bytes, interface: Interface) -> OutputLayout:
-    """Unpack and check a layout that was not seen before."""
+def _read_layout(data: bytes, interface: Interface) -> TensorLayout:
+    """Unpack and check a layout of outputs that was not seen before."""
     places, _ = unpack_layout(data)
-    entries = []
-    stranger = ""
-    for place in places:
-        name = place.name if place.position == wire.OTHER_NAME else interface.outputs[place.position]
-        if name not in interface.output_positions:
-            stranger = name
-        width = BYTE_SIZES[place.code]
-        if not 0 < place.code <= _BF16 or (place.shape and min(place.shape) < 0):
-            raise ProtocolError(f"output '{name}' of '{interface.model_name}' has no valid datatype or shape")
-        if width and prod(place.shape) * width != place.size:
-            raise ProtocolError(
-                f"output '{name}' of '{interface.model_name}' has {place.size} bytes for shape {list(place.shape)}"
-            )
-        entries.append((name, _DATATYPES[place.code], place.shape, place.offset, place.offset + place.size))
-    layout = OutputLayout(entries, max([entry[4] for entry in entries], default=0), stranger)
+    names = [place.name if place.position == wire.OTHER_NAME else interface.outputs[place.position] for place in places]
+    layout = check_layout(places, names, f"'{interface.model_name}'")
+    layout.stranger = next((name for name in names if name not in interface.output_positions), "")
     if len(interface.layouts) >= KEPT:
         interface.layouts.clear()
     interface.layouts[data] = layout
     return layout
-
-
-def _take_over(block: int, layout: OutputLayout, memory: InstanceMemory, interface: Interface) -> list[OutputTensor]:
-    if block < 0:
-        if any(start != end for _, _, _, start, end in layout.entries):
-            raise ProtocolError(f"outputs of '{interface.model_name}' lie in no block")
-        return [OutputTensor(name, datatype, shape, b"") for name, datatype, shape, _, _ in layout.entries]
-    if block + layout.end > len(memory.outputs):
-        raise ProtocolError(f"outputs of '{interface.model_name}' lie outside their segment")
-    if layout.end <= COPY_LIMIT:
-        data = bytes(memory.outputs[block : block + layout.end])
-        memory.returned.append(block)
-        return [
-            OutputTensor(name, datatype, shape, data[start:end]) for name, datatype, shape, start, end in layout.entries
-        ]
-    lent = memory.lend(block, block, block + layout.end)
-    return [
-        OutputTensor(name, datatype, shape, lent[start:end]) for name, datatype, shape, start, end in layout.entries
-    ]

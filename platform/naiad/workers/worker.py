@@ -1,37 +1,32 @@
 """One guest process and its channel: start, batches in flight, death.
 
-A worker knows nothing of models, queues or clients. It tells its *owner* what happened; the owner decides.
-Everything runs on the event loop's thread. The process's end is noticed through a pidfd, not only through the end of
-the stream: a child the model forked may keep the socket open.
+A worker knows nothing of models, queues or clients. It tells its *owner* what happened; the owner decides. What a model
+wants of the server it passes on to its *services*. Everything runs on the event loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import subprocess
-import threading
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from naiad_stub import wire
 
-from naiad.errors import GuestDiedError, ModelError, NaiadError, ProtocolError
+from naiad.errors import GuestDiedError, NaiadError, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import InferRequest
+from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.workers.calls import Call, CallReader, error_result, result_block, write_result
 from naiad.workers.channel import Channel
-from naiad.workers.exchange import CODES, Answer, Interface, read_responses, write_execute
-from naiad.workers.launch import LaunchSpec, spawn
-from naiad.workers.output import LineReader
-from naiad.workers.process import cpu_seconds_of, describe_exit
+from naiad.workers.exchange import CODES, Answer, Interface, pack_returned, read_responses, write_execute
+from naiad.workers.guest import GuestProcess
+from naiad.workers.launch import LaunchSpec
+from naiad.workers.startup import Startup
 
 logger = logging.getLogger("naiad.workers")
 
-_PROGRESS_CHECK_SECONDS = 0.5
 _EXIT_SECONDS = 1.0
 """How long a guest may live on without its channel: one that is ending should end with its own exit code."""
 _WANT_RELEASE_SECONDS = 0.001
@@ -58,6 +53,40 @@ class Owner(Protocol):
         """The guest wrote a line to stdout or stderr."""
 
 
+class Services(Protocol):
+    """What a model may want of the server it runs in. Called on the event loop's thread."""
+
+    def called(self, worker: Worker, call: Call) -> None:
+        """The model calls another; answered through `Worker.result`."""
+
+    def taken(self, worker: Worker, number: int, count: int) -> None:
+        """The model has taken *count* more results of a call."""
+
+    def ended(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """The model cancels calls."""
+
+    def left(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """Nobody looks at further results of these calls."""
+
+    def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
+        """The model asks for something; answered through `Worker.reply`."""
+
+    def told(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+        """The model tells something that needs no answer."""
+
+    def gone(self, worker: Worker) -> None:
+        """The process has ended: whatever it held or waited for is void."""
+
+
+_SERVICES = {
+    wire.Kind.TAKEN: "taken",
+    wire.Kind.END_CALLS: "ended",
+    wire.Kind.LEAVE_CALLS: "left",
+    wire.Kind.ASK: "asked",
+    wire.Kind.TELL: "told",
+}
+
+
 class Batch(NamedTuple):
     """What was sent to a guest and is not done.
 
@@ -77,38 +106,44 @@ class Worker:
 
     Attributes:
         spec: What was started.
-        pid: Its process id, 0 before `start`.
         python: Version of its interpreter, once it said hello.
         memory: Its segments.
-        batches: What is in flight, by number, oldest first.
+        batches: What it executes or will execute, by number, oldest first.
+        open: Keys of all requests that have not their last answer.
+        has_is_ready: Whether its model wants to be asked.
     """
 
-    def __init__(self, spec: LaunchSpec, owner: Owner, interface: Interface) -> None:
+    def __init__(self, spec: LaunchSpec, owner: Owner, interface: Interface, services: Services) -> None:
         self.spec = spec
-        self.pid = 0
         self.python = ""
         self.memory = InstanceMemory(spec.name)
         self.batches: dict[int, Batch] = {}
+        self.open: set[int] = set()
+        self.has_is_ready = False
         self._owner = owner
+        self._services = services
         self._interface = interface
         self._loop = asyncio.get_running_loop()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = GuestProcess(spec, self._loop)
         self._channel: Channel | None = None
         self._number = 0
-        self._started: asyncio.Future[str] | None = None
-        self._exited: asyncio.Future[int] = self._loop.create_future()
-        self._last_progress = 0.0
+        self._startup: Startup | None = None
         self._is_stopping = False
         self._last_sent = 0  # the batch that was the last message sent
         self._is_gone = False
         self._is_wanted = False  # the guest waits for room in its output segment
-        self._verdict = ""  # why we killed it
-        self._lines: list[LineReader] = []
-        self._pidfd = -1
+        self._kept: dict[int, None] = {}  # input blocks that the model still refers to
+        self._calls = CallReader(spec.name)
+        self._results: deque[tuple[int, InferResponse | None, bool]] = deque()  # that wait for room
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 before `start`."""
+        return self._process.pid
 
     def __repr__(self) -> str:
-        state = "STARTING" if self._started else "STOPPING" if self._is_stopping else "READY"
-        if self._exited.done():
+        state = "STARTING" if self._startup else "STOPPING" if self._is_stopping else "READY"
+        if self._process.exited.done():
             state = "DEAD"
         return f"<Worker '{self.spec.name}' {state} pid={self.pid} py{self.python} in-flight={len(self.batches)}>"
 
@@ -125,45 +160,43 @@ class Worker:
             ModelError: If the model's code failed; with the guest's traceback.
             GuestDiedError: If the process ended or made no progress for the time the specification allows.
         """
-        self._started = self._loop.create_future()
+        self._startup = startup = Startup(self.spec, self._process, self._send)
         try:
-            self._process, sock = spawn(self.spec, self.memory)
+            sock = self._process.spawn(
+                self.memory, lambda stream, line: self._owner.printed(self, stream, line), self._gone
+            )
         except NaiadError:
             self.memory.close()
             raise
         self.memory.drop_descriptors()
-        self.pid = self._process.pid
-        self._lines = [
-            LineReader(pipe, lambda line, name=name: self._owner.printed(self, name, line), self._loop)  # type: ignore[misc]
-            for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
-            if pipe is not None
-        ]
-        self._watch_exit()
         self._channel = Channel(sock, self._loop, self._take, self._channel_ended)
         try:
-            return await self._wait_started()
+            answer = await startup.wait()
         except BaseException:
             await self.kill()
             raise
         finally:
-            self._started = None
+            self._startup = None
+        self.python, self.has_is_ready = startup.python, startup.has_is_ready
+        return answer
 
     async def stop(self, timeout: float) -> None:
         """Have the model finalized and wait for the process's end; kill it after *timeout* seconds (0: at once)."""
         self._is_stopping = True
-        if self._channel is not None and not self._exited.done() and timeout > 0:
+        exited = self._process.exited
+        if self._channel is not None and not exited.done() and timeout > 0:
             self._send(wire.pack(wire.Kind.FINALIZE))
-            await asyncio.wait([self._exited], timeout=timeout)
-            if not self._exited.done():
+            await asyncio.wait([exited], timeout=timeout)
+            if not exited.done():
                 logger.warning("'%s' did not finish within %g s and is killed", self.spec.name, timeout)
         await self.kill()
 
     async def kill(self) -> None:
         """End the process and every process it started, now, and free what belongs to it."""
         self._is_stopping = True
-        if self._process is not None:
-            self._kill_group()
-            await self._exited
+        if self.pid:
+            self._process.kill()
+            await self._process.exited
         self._dispose()
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -185,12 +218,29 @@ class Worker:
         else:
             self._send(data)
         self._last_sent = number
-        self.batches[number] = Batch([key for key, _ in batch], block, now)
+        keys = [key for key, _ in batch]
+        self.batches[number] = Batch(keys, block, now)
+        self.open.update(keys)
         return number
 
     def cancel(self, keys: Sequence[int]) -> None:
         """Tell the model that nobody waits for these requests any more."""
         self._send(wire.pack(wire.Kind.CANCEL, keys))
+
+    def credit(self, key: int, count: int) -> None:
+        """Tell the model that *count* responses to a request have left for the client."""
+        self._send(wire.pack(wire.Kind.CREDIT, key, count))
+
+    def result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        """Hand the model a response to one of its calls; kept here while its input segment is full."""
+        if self._results or not self._send_result(number, response, final):
+            self._results.append((number, response, final))
+
+    def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
+        """Answer a question of the model."""
+        code = CODES.index(error.code) if error is not None else 0
+        text = text if error is None else error.message
+        self._send(wire.pack(wire.Kind.REPLY, number, int(error is None), code, text))
 
     def tidy(self, *, idle: bool) -> None:
         """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
@@ -219,137 +269,102 @@ class Worker:
             self._condemn(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
-        number, done, started, ended, answers = read_responses(payload, self._interface, self.memory)
-        batch = self.batches.get(number)
-        if batch is None:
-            raise ProtocolError(f"an answer to batch {number}, which is not in flight")
+        number, done, kept, started, ended, answers = read_responses(payload, self._interface, self.memory)
         for answer in answers:
-            if answer.key not in batch.keys:
-                raise ProtocolError(f"an answer to request {answer.key}, which is not in batch {number}")
+            if answer.key not in self.open:
+                continue  # two threads of the model answered at once, or after its sender was ended for it
+            if answer.final or answer.again:
+                self.open.discard(answer.key)
             self._owner.answered(self, answer, started, ended)
         if done:
-            del self.batches[number]
+            batch = self.batches.pop(number, None)
+            if batch is None:
+                raise ProtocolError(f"an answer to batch {number}, which is not in flight")
             if batch.block >= 0:
-                self.memory.inputs.release(batch.block)
+                if kept:
+                    self._kept[batch.block] = None
+                else:
+                    self.memory.inputs.release(batch.block)
             self._owner.batch_done(self, batch, started, ended)
+            if self._results:
+                self._retry_results()
         if len(self.memory.returned) > _RETURNED_LIMIT:
             self._tell_returned()
 
+    def _send_result(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001
+        """Send a RESULT; False where there is no room for its outputs now."""
+        if self._is_gone:
+            return True
+        in_use = self.memory.inputs.in_use
+        try:
+            data = write_result(number, response, final, self.memory)
+        except OutOfMemoryError as error:
+            if in_use:
+                return False
+            data = error_result(number, error.message, error.code)
+        else:
+            block = result_block(data)
+            if block >= 0:
+                self._kept[block] = None
+        self._send(data)
+        return True
+
+    def _retry_results(self) -> None:
+        while self._results and self._send_result(*self._results[0]):
+            self._results.popleft()
+
+    def _take_back(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if block not in self._kept:
+                raise ProtocolError(f"it gave back an input block at {block} that it does not hold")
+            del self._kept[block]
+            self.memory.inputs.release(block)
+        self._retry_results()
+
     def _tell_returned(self) -> None:
-        returned = self.memory.returned
-        if returned:
-            self._send(wire.pack(wire.Kind.RELEASE, [returned.popleft() for _ in range(len(returned))]))
+        if self.memory.returned:
+            self._send(pack_returned(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:
+        if kind == wire.Kind.CALL:
+            self._services.called(self, self._calls.read(payload, self.memory))
+            return
         if kind not in wire.FIELDS:
             raise ProtocolError(f"a message of unknown kind {kind}")
         fields = wire.unpack(kind, payload)
-        self._last_progress = self._loop.time()
         if kind == wire.Kind.LOG:
             self._owner.said(self, *fields)
         elif kind == wire.Kind.WANT_RELEASE:
             if not self._is_wanted:
                 self._is_wanted = True
                 self._want_release()
-        elif self._started is not None and not self._started.done():
-            self._starting(kind, fields)
+        elif kind == wire.Kind.GIVE_BACK:
+            self._take_back(*fields)
+        elif kind in _SERVICES:
+            getattr(self._services, _SERVICES[kind])(self, *fields)
+        elif self._startup is not None:
+            self._startup.take(kind, fields)
 
     def _want_release(self) -> None:
         """The guest waits for room: tell it as soon as anything comes back."""
         if self.memory.returned:
             self._is_wanted = False
             self._tell_returned()
-        elif not self._exited.done():
+        elif not self._process.exited.done():
             self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
-
-    # -- start --------------------------------------------------------------------------------------------------
-
-    def _starting(self, kind: int, fields: Sequence[object]) -> None:
-        assert self._started is not None
-        if kind == wire.Kind.HELLO:
-            version, _, self.python, _ = fields  # type: ignore[assignment]
-            if version != wire.PROTOCOL_VERSION:
-                self._started.set_exception(
-                    ProtocolError(
-                        f"the stub {self.spec.stub} speaks protocol {version}, this server {wire.PROTOCOL_VERSION}: "
-                        "remove it or copy the one of this release"
-                    )
-                )
-                return
-            self._send(wire.pack(wire.Kind.LOAD, dict(self.spec.load)))
-        elif kind == wire.Kind.READY:
-            self._started.set_result("")
-        elif kind == wire.Kind.COMPLETED:
-            self._started.set_result(str(fields[0]))
-        elif kind == wire.Kind.FAILED:
-            code, message, traceback_text = fields
-            number = code if isinstance(code, int) and code < len(CODES) else 1
-            self._started.set_exception(
-                ModelError(str(message), code=CODES[number], traceback_text=str(traceback_text))
-            )
-
-    async def _wait_started(self) -> str:
-        """Wait for the guest's word, for as long as it shows progress: heartbeats, or CPU time used."""
-        assert self._started is not None
-        self._last_progress = self._loop.time()
-        cpu_seconds = 0.0
-        while True:
-            waited: list[asyncio.Future[Any]] = [self._started, self._exited]
-            await asyncio.wait(waited, timeout=_PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if self._started.done():
-                answer = self._started.result()
-                # Ready and already gone: nobody would be told of that end any more. (Completing ends with an exit.)
-                if answer or not self._exited.done():
-                    return answer
-            if self._exited.done():
-                raise self._obituary("while it started")
-            now = self._loop.time()
-            used = cpu_seconds_of(self.pid)
-            if used > cpu_seconds:
-                cpu_seconds, self._last_progress = used, now
-            if now - self._last_progress > self.spec.start_timeout:
-                raise GuestDiedError(
-                    f"Stub process '{self.spec.name}' is not healthy: it made no progress for "
-                    f"{self.spec.start_timeout:g} s while it started (stub-timeout-seconds) and was killed."
-                    f"{self._last_words()}",
-                    last_lines=self._last_lines(),
-                )
 
     # -- death --------------------------------------------------------------------------------------------------
 
-    def _watch_exit(self) -> None:
-        if hasattr(os, "pidfd_open"):
-            try:
-                self._pidfd = os.pidfd_open(self.pid)
-            except OSError:
-                pass  # a kernel or sandbox without it
-            else:
-                self._loop.add_reader(self._pidfd, self._reap)
-                return
-        threading.Thread(target=self._wait_in_thread, name="naiad-wait", daemon=True).start()
-
-    def _wait_in_thread(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self._loop.call_soon_threadsafe(self._reap)
-
-    def _reap(self) -> None:
-        assert self._process is not None
-        self._kill_group()  # children the model left behind; first, while the zombie still keeps its number from reuse
-        status = self._process.wait()
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        if self._exited.done():
-            return
+    def _gone(self, status: int) -> None:
         self._is_gone = True
         if self._channel is not None:
             self._channel.drain()  # answers that arrived with the end still count
             if self._channel.was_cut and self._last_sent in self.batches:
                 self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
-        self._exited.set_result(status)
-        if self._started is None and not self._is_stopping:
-            error = self._obituary("")
+        self._process.exited.set_result(status)
+        self._services.gone(self)
+        if self._startup is None and not self._is_stopping:
+            error = self._process.obituary()
             self._dispose()
             self._owner.died(self, error)
 
@@ -360,40 +375,15 @@ class Worker:
 
     def _condemn(self, reason: str) -> None:
         """Kill the guest for something it did."""
-        if self._is_gone or self._is_stopping or self._verdict:
+        if self._is_gone or self._is_stopping or self._process.verdict:
             return
-        self._verdict = reason
+        self._process.verdict = reason
         logger.error("'%s' (pid %d) is killed: %s", self.spec.name, self.pid, reason)
-        self._kill_group()
-
-    def _kill_group(self) -> None:
-        if self.pid and not self._exited.done():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
 
     def _dispose(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        for lines in self._lines:
-            lines.close()
+        self._process.close()
         self.memory.close()
-
-    def _obituary(self, when: str) -> GuestDiedError:
-        status = self._exited.result() if self._exited.done() else None
-        for lines in self._lines:
-            lines.close()
-        end = f"pid {self.pid} was killed: {self._verdict}" if self._verdict else describe_exit(self.pid, status)
-        text = f"Stub process '{self.spec.name}' is not healthy: {end}"
-        return GuestDiedError(
-            f"{text}{' ' + when if when else ''}.{self._last_words()}",
-            exit_status=status,
-            last_lines=self._last_lines(),
-        )
-
-    def _last_lines(self) -> tuple[str, ...]:
-        return tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
-
-    def _last_words(self) -> str:
-        lines = self._last_lines()
-        return "" if not lines else " Its last lines on stderr:\n" + "\n".join(lines)

@@ -136,7 +136,9 @@ class GrpcFrontend:
                 await changed.wait()
                 changed.clear()
                 while stream.outgoing:
-                    await context.write(stream.outgoing.popleft())
+                    message, ticket = stream.outgoing.popleft()
+                    await context.write(message)
+                    stream.sent(ticket)
                 if stream.failure is not None:
                     await _abort(context, stream.failure)
                 if self._gate.closed and stream.is_idle and not stream.is_finished:

@@ -22,7 +22,8 @@ class InferStream:
     """One stream. The transport calls `feed` and `end_of_requests`, and sends what `outgoing` holds.
 
     Attributes:
-        outgoing: Messages to send, the oldest first; the transport takes them out.
+        outgoing: Messages to send, the oldest first, with the ticket of a request that may have many (else None). The
+            transport takes them out and calls `sent` with that ticket when they have left.
         failure: Set where an error has ended the stream (only where errors shall do that).
     """
 
@@ -37,7 +38,7 @@ class InferStream:
             wake: Called when there is something for the transport to do.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
-        self.outgoing: deque[bytes] = deque()
+        self.outgoing: deque[tuple[bytes, int | None]] = deque()
         self.failure: NaiadError | None = None
         self._engine = engine
         self._gate = gate
@@ -73,6 +74,11 @@ class InferStream:
             if request is None:  # not even an id to answer to
                 request = _StreamedRequest(self, ModelInferRequest())
             self._refuse(request, error)
+
+    def sent(self, ticket: int | None) -> None:
+        """Note that a message has left for the client: its model is held back while too many wait."""
+        if ticket is not None:
+            self._engine.taken(ticket)
 
     def end_of_requests(self) -> None:
         """Note that the client has sent its last message."""
@@ -114,7 +120,7 @@ class InferStream:
             return
         answer = codec.encode_stream_error(error.message, request.body, final=None)
         if request.decoupled:
-            self.send(answer)
+            self.send(answer, None)
             return
         request.ended = True
         request.ready.append(answer)
@@ -136,9 +142,9 @@ class InferStream:
             self.cancel()
             self._wake()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, ticket: int | None) -> None:
         """Send a message now."""
-        self.outgoing.append(message)
+        self.outgoing.append((message, ticket))
         self._wake()
 
     def end(self, request: _StreamedRequest) -> None:
@@ -151,7 +157,7 @@ class InferStream:
     def flush(self) -> None:
         """Send the messages of requests that have ended and wait for no earlier one."""
         while self._in_order and self._in_order[0].ended:
-            self.outgoing.extend(self._in_order.popleft().ready)
+            self.outgoing.extend((message, None) for message in self._in_order.popleft().ready)
         self._wake()
 
 
@@ -186,9 +192,9 @@ class _StreamedRequest:
         if response is not None:
             message = self._encode(response, final=final)
             if message is not None:
-                self._stream.send(message)
+                self._stream.send(message, self.ticket)
         elif final and self.enable_empty_final:
-            self._stream.send(codec.encode_empty_final(self.body))
+            self._stream.send(codec.encode_empty_final(self.body), None)
 
     def _send_in_order(self, response: InferResponse | None, *, final: bool) -> None:
         # The mark belongs on the last response, even if the end comes separately: keep one back.

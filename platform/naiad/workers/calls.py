@@ -1,0 +1,229 @@
+"""CALL to requests, responses to RESULT: calls that a model makes to other models.
+
+Inputs are read where the calling guest has laid them out; outputs are copied once, into its input segment. What is read
+comes from a process that runs a stranger's code, so everything is checked.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import orjson
+from naiad_stub import wire
+from naiad_stub.layout import KEPT, Place
+from naiad_stub.layout import pack as pack_layout
+from naiad_stub.layout import unpack as unpack_layout
+from naiad_stub.segment import align
+
+from naiad.errors import Code, OutOfMemoryError, ProtocolError
+from naiad.memory.instance import InstanceMemory
+from naiad.protocol.inference import (
+    NO_PARAMETERS,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputTensor,
+    RequestPattern,
+)
+from naiad.workers.exchange import CODES
+from naiad.workers.tensors import TensorLayout, check_layout, take_over
+
+_CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
+
+
+class Call(NamedTuple):
+    """One call.
+
+    Attributes:
+        number: The caller's number of it.
+        request: What is to be run.
+        is_decoupled: Whether the caller takes any number of responses.
+        is_blocking: Whether the calling instance does nothing else until it is answered.
+        is_awaited: Whether that is so only while it executes a batch.
+    """
+
+    number: int
+    request: InferRequest
+    is_decoupled: bool
+    is_blocking: bool
+    is_awaited: bool
+
+
+class _Repeated(NamedTuple):
+    """What repeated calls have in common."""
+
+    model: str
+    outputs: tuple[str, ...]
+    layout: TensorLayout
+    pattern: RequestPattern
+
+
+class CallReader:
+    """Decodes the calls of one guest."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._repeated: dict[tuple[int, bytes], _Repeated] = {}
+
+    def read(self, payload: bytes, memory: InstanceMemory) -> Call:
+        """Decode CALL and take its inputs over.
+
+        Raises:
+            ProtocolError: If anything in it is out of bounds.
+        """
+        try:
+            return self._read(payload, memory)
+        except (struct.error, IndexError, ValueError, wire.WireError) as error:
+            raise ProtocolError(f"'{self._name}' sent a malformed call: {error}") from error
+
+    def _read(self, payload: bytes, memory: InstanceMemory) -> Call:
+        (
+            number,
+            correlation,
+            timeout,
+            sequence_flags,
+            version,
+            flags,
+            own,
+            count,
+            id_size,
+            correlation_size,
+            parameters_size,
+            model_size,
+            outputs_size,
+            layout_size,
+        ) = wire.CALL_HEAD.unpack_from(payload)
+        position = wire.CALL_HEAD.size
+        blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
+        position += 8 * count
+        request_id = str(payload[position : position + id_size], "utf-8")
+        position += id_size
+        if correlation_size != wire.NO_STRING:
+            correlation = str(payload[position : position + correlation_size], "utf-8")
+            position += correlation_size
+        parameters = orjson.loads(payload[position : position + parameters_size]) if parameters_size else NO_PARAMETERS
+        position += parameters_size
+        if position + model_size + outputs_size + layout_size != len(payload):
+            raise ProtocolError(f"'{self._name}' sent a call of {len(payload)} bytes that does not end there")
+        common = payload[position:]
+        repeated = self._repeated.get((version, common)) or self._read_common(version, common, model_size, outputs_size)
+        layout = repeated.layout
+        buffers = take_over(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
+        request = InferRequest(
+            repeated.model,
+            version,
+            [
+                InputTensor(name, datatype, shape, buffer)
+                for (name, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
+            ],
+            request_id,
+            repeated.outputs,
+            parameters,
+            correlation,
+            sequence_flags,
+            0,
+            timeout,
+            repeated.pattern,
+        )
+        return Call(
+            number,
+            request,
+            bool(flags & wire.CALL_DECOUPLED),
+            bool(flags & wire.CALL_BLOCKING),
+            bool(flags & wire.CALL_AWAITED),
+        )
+
+    def _read_common(self, version: int, common: bytes, model_size: int, outputs_size: int) -> _Repeated:
+        layout_at = model_size + outputs_size
+        outputs = str(common[model_size:layout_at], "utf-8")
+        places, _ = unpack_layout(common[layout_at:])
+        repeated = _Repeated(
+            str(common[:model_size], "utf-8"),
+            tuple(outputs.split("\0")) if outputs else (),
+            check_layout(places, [place.name for place in places], f"a call of '{self._name}'"),
+            RequestPattern(),
+        )
+        if len(self._repeated) >= KEPT:
+            self._repeated.clear()
+        self._repeated[version, common] = repeated
+        return repeated
+
+
+def write_result(number: int, response: InferResponse | None, final: bool, memory: InstanceMemory) -> bytes:  # noqa: FBT001 - as `Sink.send`
+    """Lay a response out in the caller's input segment and describe it.
+
+    Args:
+        number: The caller's number of the call.
+        response: None for a final mark alone.
+        final: Whether it is the last.
+        memory: Of the caller.
+
+    Returns:
+        One RESULT frame.
+
+    Raises:
+        OutOfMemoryError: If the outputs do not fit into the free part of the segment.
+    """
+    flags = wire.FINAL if final else 0
+    if response is None:
+        return _pack(number, -1, flags | wire.EMPTY, 0, b"", b"")
+    if response.error is not None:
+        text = response.error.message.encode("utf-8", "replace")
+        return _pack(number, -1, flags | wire.ERROR, _CODE_NUMBERS.get(response.error.code, 0), text, b"")
+    layout, offsets, size = _layout_of(response)
+    block = -1
+    if size:
+        block = memory.inputs.allocate(size)
+        if block < 0:
+            raise OutOfMemoryError(
+                f"a response of {size} bytes does not fit into the input segment of the model that called for it "
+                f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
+            )
+        segment = memory.inputs.view
+        for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
+            data = tensor.data
+            start = block + offset
+            segment[start : start + len(data)] = data
+    parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
+    return _pack(number, block, flags, 0, parameters, layout)
+
+
+def error_result(number: int, message: str, code: Code) -> bytes:
+    """A RESULT frame that ends a call with an error."""
+    text = message.encode("utf-8", "replace")
+    return _pack(number, -1, wire.FINAL | wire.ERROR, _CODE_NUMBERS[code], text, b"")
+
+
+def result_block(frame: bytes) -> int:
+    """The input block that a RESULT frame refers to; -1 if there is none."""
+    return int(wire.RESULT_HEAD.unpack_from(frame, wire.FRAME.size)[1])
+
+
+def _pack(number: int, block: int, flags: int, code: int, text: bytes, layout: bytes) -> bytes:
+    head = wire.RESULT_HEAD.pack(number, block, flags, code, len(text), len(layout))
+    return wire.frame(wire.Kind.RESULT, head + text + layout)
+
+
+def _layout_of(response: InferResponse) -> tuple[bytes, list[int], int]:
+    known = response.layout
+    if isinstance(known, TensorLayout):
+        if known.as_result is None:
+            known.as_result = _pack_layout(response)
+        return known.as_result
+    return _pack_layout(response)
+
+
+def _pack_layout(response: InferResponse) -> tuple[bytes, list[int], int]:
+    places = []
+    end = total = 0
+    for tensor in response.outputs:
+        offset = align(end)
+        end = offset + len(tensor.data)
+        total += len(tensor.data)
+        places.append(_place(tensor, offset))
+    return pack_layout(places), [place.offset for place in places], end if total else 0
+
+
+def _place(tensor: OutputTensor, offset: int) -> Place:
+    return Place(wire.OTHER_NAME, tensor.name, tensor.datatype, tensor.shape, offset, len(tensor.data))

@@ -1,0 +1,126 @@
+"""The process of one guest: its start, what it prints, its end.
+
+The end is noticed through a pidfd, not only through the end of the channel: a child the model forked may keep the
+socket open. Everything runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+
+from naiad.errors import GuestDiedError
+from naiad.memory.instance import InstanceMemory
+from naiad.workers.launch import LaunchSpec, spawn
+from naiad.workers.output import LineReader
+from naiad.workers.process import describe_exit
+
+
+class GuestProcess:
+    """One guest process.
+
+    Attributes:
+        pid: Its process id, 0 before `spawn`.
+        exited: Its status, once it is gone.
+        verdict: Why we killed it; empty if we did not.
+    """
+
+    def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
+        self.pid = 0
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.verdict = ""
+        self._spec = spec
+        self._loop = loop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: list[LineReader] = []
+        self._pidfd = -1
+        self._gone: Callable[[int], None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and is not gone."""
+        return self._process is not None and not self.exited.done()
+
+    def spawn(
+        self, memory: InstanceMemory, printed: Callable[[str, str], None], gone: Callable[[int], None]
+    ) -> socket.socket:
+        """Start it; return the host's end of its channel.
+
+        Args:
+            memory: Of the instance.
+            printed: Called with the stream's name and each line it writes.
+            gone: Called with its status when it is gone, before `exited` is set.
+
+        Raises:
+            ExecutionEnvironmentError: If it cannot be started.
+        """
+        self._process, sock = spawn(self._spec, memory)
+        self._gone = gone
+        self.pid = self._process.pid
+        self._lines = [
+            LineReader(pipe, lambda line, name=name: printed(name, line), self._loop)  # type: ignore[misc]
+            for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+            if pipe is not None
+        ]
+        self._watch()
+        return sock
+
+    def kill(self) -> None:
+        """Kill it and every process it started; `exited` tells when it is gone."""
+        if self.pid and not self.exited.done():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Read the rest of what it printed."""
+        for lines in self._lines:
+            lines.close()
+
+    def obituary(self, when: str = "") -> GuestDiedError:
+        """What to tell those who needed it."""
+        status = self.exited.result() if self.exited.done() else None
+        self.close()
+        end = f"pid {self.pid} was killed: {self.verdict}" if self.verdict else describe_exit(self.pid, status)
+        when = f" {when}" if when else ""
+        return self.unhealthy(f"{end}{when}.", status)
+
+    def unhealthy(self, problem: str, status: int | None = None) -> GuestDiedError:
+        """The error that names *problem* and quotes the last lines of stderr."""
+        lines = tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
+        words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
+        return GuestDiedError(
+            f"Stub process '{self._spec.name}' is not healthy: {problem}{words}", exit_status=status, last_lines=lines
+        )
+
+    def _watch(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            try:
+                self._pidfd = os.pidfd_open(self.pid)
+            except OSError:
+                pass  # a kernel or sandbox without it
+            else:
+                self._loop.add_reader(self._pidfd, self._reap)
+                return
+        threading.Thread(target=self._wait_in_thread, name="naiad-wait", daemon=True).start()
+
+    def _wait_in_thread(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._loop.call_soon_threadsafe(self._reap)
+
+    def _reap(self) -> None:
+        assert self._process is not None
+        assert self._gone is not None
+        self.kill()  # children the model left behind; first, while the zombie still keeps its number from reuse
+        status = self._process.wait()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if not self.exited.done():
+            self._gone(status)

@@ -1,0 +1,174 @@
+"""Who holds which part of the two segments, as the guest sees it.
+
+Output blocks are allocated here and come back when the host has read them. Input blocks are the host's; what the model
+still refers to is kept for it, whatever it does with its arrays, and is given back when the last reference goes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from naiad_stub import wire
+from naiad_stub.channel import Channel, Waiter
+from naiad_stub.exceptions import TritonModelException
+from naiad_stub.segment import Segment
+from naiad_stub.tensor import Tensor
+
+
+class OutputBlocks:
+    """Blocks of the output segment, from any thread; waits for the host where the segment is full.
+
+    Attributes:
+        view: The segment as bytes.
+    """
+
+    def __init__(self, segment: Segment, channel: Channel) -> None:
+        self.view = segment.view
+        self._segment = segment
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._waiting: List[Waiter] = []
+        self._held: Dict[int, int] = {}  # blocks the model writes to, and their sizes: not (only) the host's
+        self._sent: set[int] = set()  # those among them that the host has, too
+        self._references: Dict[int, Any] = {}
+        self._dropped: deque[int] = deque()  # those that the model let go, by callbacks that must not lock
+        channel.handlers[wire.Kind.RELEASE] = self._released
+
+    def allocate(self, size: int) -> int:
+        """Reserve *size* bytes; return their offset.
+
+        Raises:
+            TritonModelException: If there is no room and nothing that could make any.
+        """
+        while True:
+            with self._lock:
+                if self._dropped:
+                    self._free_dropped()
+                offset = self._segment.allocate(size)
+                if offset >= 0:
+                    return offset
+                waiter = self._begin_to_wait(size)
+            self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
+            self._channel.wait(waiter)
+
+    def _begin_to_wait(self, size: int) -> Waiter:
+        held = sum(block for offset, block in self._held.items() if offset not in self._sent)
+        if self._segment.in_use <= held:
+            raise TritonModelException(
+                f"outputs of {size} bytes do not fit into the output segment of {self._segment.capacity} bytes"
+                + (f", of which the model itself holds {held}" if held else "")
+            )
+        waiter = Waiter()
+        self._waiting.append(waiter)
+        return waiter
+
+    def free(self, offset: int) -> None:
+        """Take back a block that was never sent."""
+        with self._lock:
+            self._segment.release(offset)
+
+    def _released(self, payload: bytes) -> None:
+        with self._lock:
+            for offset in wire.unpack(wire.Kind.RELEASE, payload)[0]:
+                if offset in self._sent:
+                    self._sent.discard(offset)
+                    if offset in self._held:
+                        continue  # the model may still write to it
+                self._segment.release(offset)
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            self._channel.finish(waiter)
+
+    def trim(self) -> None:
+        """Give free pages back to the system."""
+        with self._lock:
+            self._segment.trim()
+
+    # -- blocks the model writes to itself ------------------------------------------------------------------------
+
+    def hold(self, size: int) -> tuple[int, memoryview]:
+        """Reserve a block for the model to write to: its offset and its bytes, which stay its own while referred to."""
+        offset = self.allocate(max(size, 1))
+        array = np.frombuffer(self.view, np.uint8, size, offset)
+        with self._lock:
+            self._held[offset] = size
+        self._references[offset] = weakref.ref(array, lambda _: self._let_go(offset))
+        return offset, array.data
+
+    def take_over(self, tensor: Tensor) -> int:
+        """The held block a tensor lies in, which is the host's from now on, too; -1 if the tensor must be copied.
+
+        It must be if it was sent before: the host may hand the block back while the later message is under way.
+        """
+        offset, tensor._place = tensor._place, None  # noqa: SLF001 - made for this
+        if offset is None:
+            return -1
+        with self._lock:
+            self._sent.add(offset)
+        return int(offset)
+
+    def _let_go(self, offset: int) -> None:
+        self._references.pop(offset, None)
+        self._dropped.append(offset)
+
+    def _free_dropped(self) -> None:
+        for _ in range(len(self._dropped)):
+            offset = self._dropped.popleft()
+            del self._held[offset]
+            if offset not in self._sent:
+                self._segment.release(offset)
+
+
+class InputLease:
+    """One input block that requests or results refer to.
+
+    Attributes:
+        view: The segment's bytes; every tensor is a part of it.
+    """
+
+    __slots__ = ("_array", "view")
+
+    def __init__(self, segment: memoryview) -> None:
+        self._array: Any = np.frombuffer(segment, np.uint8)
+        self.view: memoryview = self._array.data
+
+    def references(self) -> int:
+        """How many references there are to what all views are made of, this question's own among them."""
+        return sys.getrefcount(self._array)
+
+    def end(self, block: int, kept: Dict[int, Any], give_back: Callable[[int], None]) -> bool:
+        """Let go of the block; False where somebody still refers to it.
+
+        Then *give_back* is called with it when the last reference goes; *kept* holds what that takes.
+        """
+        self.view = _NOTHING
+        if self.references() == _ALONE:
+            return True
+        array = self._array
+
+        def gone(_: Any) -> None:
+            kept.pop(block, None)
+            give_back(block)
+
+        kept[block] = weakref.ref(array, gone)
+        self._array = None
+        return False
+
+
+_NOTHING = memoryview(b"")
+
+
+def _count_alone() -> int:
+    """What `references` answers where there is no view; interpreters differ in how they count a question's own."""
+    lease = InputLease(_NOTHING)
+    lease.view = _NOTHING
+    return lease.references()
+
+
+_ALONE = _count_alone()

@@ -1,0 +1,226 @@
+"""From a batch of requests to `execute` and back: what a model may return, and what becomes of what it does.
+
+Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tests look for them.
+"""
+
+from __future__ import annotations
+
+import time
+from types import CoroutineType
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from naiad_stub import loader, wire
+from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.exceptions import TritonError, TritonModelException
+from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.request import InferenceRequest
+from naiad_stub.response import InferenceResponse
+from naiad_stub.sender import Sending
+
+_RELEASE_RESCHEDULE = 2
+
+
+class Execution:
+    """Runs batches on one model.
+
+    Args:
+        channel: To the host.
+        writer: Encodes responses.
+        sending: The response senders.
+        execute: The model's method, None if it has none.
+        instance_name: For errors.
+        model_file: For errors.
+        log: Writes an error to the server's log, under the model's own file and line.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        writer: ResponseWriter,
+        sending: Sending,
+        execute: Optional[Callable[[Any], Any]],
+        instance_name: str,
+        model_file: str,
+        log: Callable[[str, Tuple[str, int]], None],
+    ) -> None:
+        self._channel = channel
+        self._writer = writer
+        self._sending = sending
+        self._execute = execute
+        self._instance_name = instance_name
+        self._model_file = model_file
+        self._log = log
+        self._kept: Dict[int, Any] = {}
+
+    def begin(self, batch: Batch) -> Any:
+        """Call `execute`; answer the batch, unless it is a coroutine: then return that, to be run."""
+        self._sending.begin(batch)
+        batch.started = time.monotonic_ns()
+        try:
+            if self._execute is None:
+                raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
+            returned = self._execute(batch.requests)
+            if isinstance(returned, CoroutineType):
+                return returned
+            entries = self._answer(batch, returned)
+        except HostGoneError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
+            entries = self._fail(batch.tickets, error)
+        returned = None
+        self._finish(batch, entries)
+        return None
+
+    async def complete(self, batch: Batch, coroutine: Any) -> None:
+        """Run the coroutine that `execute` returned, and answer the batch with what comes of it."""
+        decoupled = self._sending.decoupled
+        late = _Late(batch) if decoupled else None
+        if late is not None:  # the next batch need not wait for this one
+            self._finish(batch, [])
+        try:
+            returned = await coroutine
+            if late is not None:
+                self._refuse_returned(returned)
+                self._send_late(batch, self._marks(late.requests, late.tickets))
+                return
+            entries = self._answer(batch, returned)
+        except HostGoneError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - likewise
+            if late is not None:  # the reference leaves such clients waiting
+                self._send_late(batch, self._fail(late.tickets, error))
+                return
+            entries = self._fail(batch.tickets, error)
+        returned = None
+        self._finish(batch, entries)
+
+    def _answer(self, batch: Batch, returned: Any) -> List[bytes]:
+        """Entries for what `execute` returned.
+
+        Raises:
+            TritonModelException: If it may not return that; the whole batch fails.
+        """
+        if self._sending.decoupled:
+            self._refuse_returned(returned)
+            return self._marks(batch.requests, batch.tickets)
+        if returned is None:
+            return self._marks(batch.requests, batch.tickets)
+        if not isinstance(returned, list):
+            raise TritonModelException(f"Expected a list in the execute return, found type '{type(returned)}'.")
+        if len(returned) != len(batch.requests):
+            raise TritonModelException(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(batch.requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+            )
+        for response, request, ticket in zip(returned, batch.requests, batch.tickets):
+            _check_returned(response, request)
+            if response is not None and ticket.answers is not None:
+                ticket.answers.check(has_response=True, final=True)
+        entries = []
+        for response, request, ticket in zip(returned, batch.requests, batch.tickets):
+            if response is not None:
+                _close(ticket)
+                entries.append(self._entry(ticket, response))
+            elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
+                entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
+        return entries
+
+    def _refuse_returned(self, returned: Any) -> None:
+        if returned is not None:
+            raise TritonModelException(
+                f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must "
+                "return None."
+            )
+
+    def _marks(self, requests: List[InferenceRequest], tickets: List[Ticket]) -> List[bytes]:
+        """Entries for requests that the model wants again."""
+        return [
+            mark_entry(ticket.key, wire.RESCHEDULE)
+            for request, ticket in zip(requests, tickets)
+            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)  # noqa: SLF001 - likewise
+        ]
+
+    def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
+        try:
+            return self._writer.response(ticket, response, wire.FINAL)[0]
+        except TritonModelException as error:  # this response cannot be sent; the others can
+            return error_entry(ticket.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
+
+    def _finish(self, batch: Batch, entries: List[bytes]) -> None:
+        """Tell the host that `execute` has returned, with the answers it returned."""
+        ended = time.monotonic_ns()
+        if len(entries) < len(batch.tickets):
+            answered = {entry[:8] for entry in entries}  # an entry begins with its key
+            self._sending.leave(batch, [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered])
+        else:
+            self._sending.leave(batch, [])
+        flags = wire.DONE
+        batch.requests = []
+        lease, batch.lease = batch.lease, None
+        if lease is not None and not lease.end(batch.block, self._kept, self._channel.give_back):
+            flags |= wire.KEPT
+        self._channel.send(responses_frame(batch, entries, flags, ended))
+        batch.tickets = []
+
+    def _fail(self, tickets: List[Ticket], error: BaseException) -> List[bytes]:
+        """Entries that answer everything unanswered with *error*."""
+        message = self._describe(error)
+        return [
+            error_entry(ticket.key, TritonError.INTERNAL, message, wire.FINAL) for ticket in tickets if _close(ticket)
+        ]
+
+    def _send_late(self, batch: Batch, entries: List[bytes]) -> None:
+        """Send entries of a batch that was left before."""
+        if entries:
+            self._channel.send(responses_frame(batch, entries, 0, time.monotonic_ns()))
+
+    def _describe(self, error: BaseException) -> str:
+        """The client's text; the log gets the traceback, too."""
+        text, traceback_text = loader.format_exception(error)
+        if isinstance(error, TritonModelException) and error.__traceback__ is not None:
+            # Raised by this module, not by the model's code: the frames are ours and tell the user nothing.
+            innermost = error.__traceback__
+            while innermost.tb_next is not None:
+                innermost = innermost.tb_next
+            if innermost.tb_frame.f_globals.get("__name__") == __name__:
+                text = str(error)
+        message = self._message(text)
+        self._log(f"{message}\n{traceback_text}" if text not in traceback_text else message, loader.place(error))
+        return message
+
+    def _message(self, text: str) -> str:
+        return f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"
+
+
+def _check_returned(response: Any, request: InferenceRequest) -> None:
+    """Raise where `execute` may not return *response* for *request*."""
+    if request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
+        if response is not None:
+            raise TritonModelException(
+                "Expected a None object in the execute function return list for reschduled request, "
+                f"found type '{type(response)}'."
+            )
+    elif response is not None and not isinstance(response, InferenceResponse):
+        raise TritonModelException(
+            "Expected an 'InferenceResponse' object in the execute function return list, "
+            f"found type '{type(response)}'."
+        )
+
+
+class _Late:
+    """What is needed of a batch after it was left, by a coroutine that goes on."""
+
+    __slots__ = ("requests", "tickets")
+
+    def __init__(self, batch: Batch) -> None:
+        self.requests = batch.requests
+        self.tickets = batch.tickets
+
+
+def _close(ticket: Ticket) -> bool:
+    """Close the request's sender; False where it had its last answer already."""
+    if ticket.answers is None:
+        return True
+    was_open = not ticket.answers.closed
+    ticket.answers.closed = True
+    return was_open

@@ -1,0 +1,80 @@
+"""Loading a model in a guest: import its class, have it complete its configuration, construct and initialise it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from naiad_stub import loader
+from naiad_stub.exceptions import TritonModelException
+
+
+class LoadError(Exception):
+    """The model cannot be loaded.
+
+    Attributes:
+        message: The reason, in the reference's form (exception type, text, "At:" and the frames).
+        traceback_text: Python's own traceback, for the log.
+    """
+
+    def __init__(self, message: str, traceback_text: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.traceback_text = traceback_text
+
+
+def load_class(spec: Mapping[str, str]) -> type:
+    """Import the model's module and return its class.
+
+    Raises:
+        LoadError: With the exception the module raised.
+    """
+    try:
+        return loader.load_model_class(
+            spec["model_file"], spec["version_dir"], spec["model_dir"], spec["utils_dir"], spec["shared"] == "1"
+        )
+    except BaseException as error:
+        raise LoadError(*loader.format_exception(error)) from error
+
+
+def complete_config(spec: Mapping[str, str]) -> str:
+    """Run the model's `auto_complete_config` and return the configuration as JSON.
+
+    Raises:
+        LoadError: If it raises or returns something else than a ModelConfig.
+    """
+    import json
+    import sys
+
+    model_class = load_class(spec)
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return spec["model_config"]
+    model_config_class = sys.modules["triton_python_backend_utils"].ModelConfig
+    try:
+        completed = complete(model_config_class(spec["model_config"]))
+        if not isinstance(completed, model_config_class):
+            raise TritonModelException(
+                f"auto_complete_config function in model '{spec['model_name']}' must return a valid "
+                "pb.ModelConfig object."
+            )
+        return json.dumps(completed.as_dict())
+    except BaseException as error:
+        raise LoadError(*loader.format_exception(error)) from error
+
+
+def initialize_model(spec: Mapping[str, str]) -> Any:
+    """Import, construct and initialise the model.
+
+    Raises:
+        LoadError: If any of that raises.
+    """
+    model_class = load_class(spec)
+    try:
+        model = model_class()
+        initialize = getattr(model, "initialize", None)
+        if initialize is not None:
+            initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
+    except BaseException as error:
+        raise LoadError(*loader.format_exception(error)) from error
+    return model
