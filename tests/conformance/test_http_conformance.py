@@ -10,12 +10,10 @@ from conformance.cases import Case
 from conformance.exchange import ask
 from conformance.grpc_cases import CASES as GRPC_CASES
 from conformance.grpc_cases import GrpcCase, call
-from conformance.http_generate import DECOUPLED
 from conformance.judge import judge_grpc, judge_http, recorded
 from conformance.running import HTTP_CASES, serving
 
 EXPECTED = recorded()
-AWAITED = pytest.mark.xfail(strict=False, reason="decoupled models are being built; take the mark off when they serve")
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +22,7 @@ def served(tmp_path_factory):
         yield server, repository
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=AWAITED if case in DECOUPLED else ()) for case in HTTP_CASES],
-    ids=lambda case: case.name,
-)
+@pytest.mark.parametrize("case", HTTP_CASES, ids=lambda case: case.name)
 def test_http_answer_is_the_one_we_owe(served, case: Case):
     server, repository = served
     assert judge_http(case, EXPECTED["http"][case.name], ask(server.http_port, case, str(repository))) == ""
