@@ -28,6 +28,9 @@ REPEAT = """
 """
 
 
+ONE_LINE_FIRST = DOUBLE.replace("        return [", "        self.count = len(requests)\n        return [")
+
+
 def naiad_run(*arguments, given=None):
     done = subprocess.run(
         [NAIAD, "run", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=60, check=False
@@ -170,7 +173,7 @@ def test_what_the_model_prints_is_shown(tmp_path):
 
 def test_pdb_stops_at_the_first_line_of_initialize_and_execute(tmp_path):
     initialize = "def initialize(self, args):\n    self.name = args['model_name']\n"
-    folder = write_model(tmp_path, "m", initialize, DOUBLE)
+    folder = write_model(tmp_path, "m", initialize, ONE_LINE_FIRST)
 
     code, out, err = naiad_run(
         folder, "--input=IN=[20.5]", "--debug", given="p args['model_version']\nc\np self.name, len(requests) + 41\nc\n"
@@ -194,7 +197,7 @@ def test_pdb_shows_where_a_model_raised(tmp_path):
 
 
 def test_pdb_stops_in_a_coroutine(tmp_path):
-    later = DOUBLE.replace("def execute", "async def execute")
+    later = ONE_LINE_FIRST.replace("def execute", "async def execute")
     code, out, _ = naiad_run(
         write_model(tmp_path, "later", later), "--input=IN=[4]", "--debug", given="p len(requests) + 41\nc\n"
     )

@@ -143,5 +143,4 @@ def _array(tensor: OutputTensor) -> np.ndarray[Any, Any]:
         array = (np.frombuffer(tensor.data, "<u2").astype("<u4") << _BF16_SHIFT).view("<f4")
     else:
         array = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).copy()
-    array.shape = tensor.shape
-    return array
+    return array.reshape(tensor.shape)
