@@ -222,8 +222,7 @@ class Tensor:
         count = element_count(shape)
         strings: np.ndarray[Any, Any] = np.empty(count, np.object_)
         strings[:] = decode_strings(view, count)
-        strings.shape = shape
-        return strings
+        return strings.reshape(shape)
 
     def to_dlpack(self) -> Any:
         """A DLPack capsule over the same memory, which lives as long as the capsule's consumer needs it."""
