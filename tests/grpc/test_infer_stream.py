@@ -34,7 +34,7 @@ class Stream:
         self.stream.feed(request.SerializeToString())
 
     def sent(self):
-        messages = [wire.ModelStreamInferResponse.FromString(m) for m in self.stream.outgoing]
+        messages = [wire.ModelStreamInferResponse.FromString(m) for m, _ in self.stream.outgoing]
         self.stream.outgoing.clear()
         return messages
 
@@ -250,3 +250,15 @@ def test_repr_says_how_much_is_under_way():
     stream.ask("held", "a")
     stream.ask("repeat", "b", 2)
     assert repr(stream.stream) == "<InferStream in-flight=1 outgoing=2>"
+
+
+def test_the_engine_is_told_when_responses_of_decoupled_models_have_left():
+    """It holds the model back by what has not."""
+    stream = Stream()
+    stream.engine.models["held"].decoupled = True
+    stream.ask("held", "many")
+    stream.ask("identity", "one")
+    stream.engine.release()
+    for _, ticket in stream.stream.outgoing:
+        stream.stream.sent(ticket)
+    assert stream.engine.taken_counts == {1: 1}
