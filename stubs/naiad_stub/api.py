@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
-from typing import Any, Dict, NoReturn
+from typing import Any, Dict, NoReturn, Optional
 
 from naiad_stub.calls import ResponseIterator
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
@@ -71,23 +71,43 @@ class MetricFamily:
         )
 
 
-def load_model(model_name: str, config: str = "", files: Any = None) -> NoReturn:  # noqa: ARG001
+class Control:
+    """What models ask about other models. A server, or a test, puts its own in place of this one."""
+
+    def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:  # noqa: ARG002
+        """Load a model, with a configuration and files if they are given."""
+        _refuse_control("Failed to load model", model_name)
+
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: ARG002, FBT001
+        """Begin to unload a model."""
+        _refuse_control("Failed to unload model", model_name)
+
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002
+        """Whether a model can infer."""
+        _refuse_control("Failed to check model readiness", model_name)
+
+
+control = Control()
+"""The hook; looked up at every call, so assign to `naiad_stub.api.control`."""
+
+
+def load_model(model_name: str, config: str = "", files: Any = None) -> None:
     """Ask the server to load a model."""
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
-    _refuse_control("Failed to load model", model_name)
+    control.load_model(model_name, config, files)
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> NoReturn:  # noqa: ARG001, FBT001, FBT002
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002
     """Ask the server to unload a model."""
-    _refuse_control("Failed to unload model", model_name)
+    control.unload_model(model_name, unload_dependents)
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> bool:  # noqa: ARG001
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Ask the server whether a model can infer."""
-    _refuse_control("Failed to check model readiness", model_name)
+    return control.is_model_ready(model_name, model_version)
 
 
 def _refuse_control(prefix: str, model_name: str) -> NoReturn:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from naiad_stub import logger
+from naiad_stub import api, logger
 from naiad_stub import request as requests
 from naiad_stub.exceptions import TritonModelException
 
+from naiad.testing.control import ControlDesk
 from naiad.testing.fakes import run_in_executor
 from naiad.testing.guest import is_cancelled, sender_of
 
@@ -28,6 +29,10 @@ class Active(Protocol):
 
     def log(self, level: int, file: str, line: int, message: str) -> None:
         """Note a message."""
+
+    @property
+    def control(self) -> ControlDesk:
+        """What it does to other models."""
 
 
 class _Thread(threading.local):
@@ -55,8 +60,8 @@ def opened(model: Active) -> None:
     """Lead the hooks here from the first model on."""
     with _lock:
         if not _open:
-            _before[:] = [requests.calls, requests.is_cancelled, logger.sink]
-            requests.calls, requests.is_cancelled, logger.sink = _Calls(), is_cancelled, _log
+            _before[:] = [requests.calls, requests.is_cancelled, logger.sink, api.control]
+            requests.calls, requests.is_cancelled, logger.sink, api.control = _Calls(), is_cancelled, _log, _Control()
         _open.append(model)
 
 
@@ -65,7 +70,7 @@ def closed(model: Active) -> None:
     with _lock:
         _open.remove(model)
         if not _open:
-            requests.calls, requests.is_cancelled, logger.sink = _before
+            requests.calls, requests.is_cancelled, logger.sink, api.control = _before
             _before.clear()
 
 
@@ -109,3 +114,25 @@ class _Calls(requests.Calls):
                 return caller.call(request, decoupled=decoupled)
 
         return run
+
+
+class _Control(api.Control):
+    """Model control by all models under test."""
+
+    def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:
+        """Note a load."""
+        self._desk().load(model_name, config, files)
+
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: FBT001 - the hook's signature
+        """Note an unload."""
+        self._desk().unload(model_name, unload_dependents=unload_dependents)
+
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002 - fakes have no versions
+        """Whether a fake counts as ready."""
+        return self._desk().is_ready(model_name)
+
+    def _desk(self) -> ControlDesk:
+        model = active()
+        if model is None:
+            raise TritonModelException("model control is only supported while a model is under test")
+        return model.control

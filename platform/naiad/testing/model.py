@@ -30,6 +30,7 @@ from naiad.testing.configuration import (
     source_of_class,
     source_of_directory,
 )
+from naiad.testing.control import ControlDesk
 from naiad.testing.fakes import Fake, FakeDesk
 from naiad.testing.guest import AnyName, Exchange, Guest, received_request
 from naiad.testing.modules import ModelModules
@@ -86,6 +87,7 @@ class ModelUnderTest:
         instance: The `TritonPythonModel` itself.
         config: The effective configuration, as `args["model_config"]` has it.
         logs: What the model logged, and what the server would have logged of its errors.
+        control: What the model loaded and unloaded, in `control.actions`.
     """
 
     def __init__(self, source: Source, desk: FakeDesk, timeout: float) -> None:
@@ -93,6 +95,7 @@ class ModelUnderTest:
         self.instance: Any = None
         self.config: dict[str, Any] = {}
         self.logs: list[LogRecord] = []
+        self.control = ControlDesk(desk.models)
         self._source = source
         self._desk = desk
         self._timeout = timeout
