@@ -16,6 +16,7 @@ from naiad.config.model import ModelConfig
 from naiad.config.render import to_json
 from naiad.engine.check import RequestCheck, prefix
 from naiad.engine.instance import Instance
+from naiad.engine.pending import Pending
 from naiad.engine.statistics import Statistics
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError, OutOfMemoryError
 from naiad.lifecycle.restart import RestartPolicy
@@ -34,29 +35,10 @@ _MOST_AHEAD = 16
 _UNKNOWN_PACE_NS = 1_000_000_000
 """An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
 
-_CREDIT_RESPONSES = 256
-_CREDIT_BYTES = 2 << 20
-"""After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
 _ALL_RESPONSES = 1 << 40
 
 _numbers = itertools.count(1)
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
-
-
-class Pending:
-    """A request between `submit` and its last answer."""
-
-    __slots__ = ("batch_size", "key", "laid_out", "queued", "request", "sink", "taken", "unread", "worker")
-
-    def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
-        self.key = key
-        self.request = request
-        self.sink = sink
-        self.batch_size = batch_size
-        self.queued = time.monotonic_ns()
-        self.laid_out = 0
-        self.worker: Worker | None = None
-        self.taken = self.unread = 0  # responses and bytes that have left for the client, and the guest was not told of
 
 
 class ModelVersion:
@@ -236,12 +218,8 @@ class ModelVersion:
     def taken(self, key: int, count: int) -> None:
         """Note that responses have left for the client; its model may be held back until they have."""
         pending = self._pending.get(key)
-        if pending is None or pending.worker is None:
-            return
-        pending.taken += count
-        if pending.taken >= _CREDIT_RESPONSES or pending.unread >= _CREDIT_BYTES:
-            pending.worker.credit(key, pending.taken)
-            pending.taken = pending.unread = 0
+        if pending is not None:
+            pending.has_left(count)
 
     def taken_all(self, key: int) -> None:
         """Note that no response of a request will ever wait for its client again."""
@@ -284,7 +262,7 @@ class ModelVersion:
         if response is not None:
             response.request_id = pending.request.request_id
             if self.config.decoupled:
-                pending.unread += sum([len(tensor.data) for tensor in response.outputs])
+                pending.will_leave(response)
             if self._reshaped and response.outputs:
                 self._reshape(response)
         if answer.final:

@@ -1,0 +1,60 @@
+"""A request between its arrival and its last answer."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.workers.worker import Worker
+
+_CREDIT_RESPONSES = 256
+_CREDIT_BYTES = 2 << 20
+"""After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
+
+
+class Pending:
+    """One request.
+
+    Attributes:
+        key: Its number among those of its model version.
+        request: The request.
+        sink: Who gets its responses.
+        batch_size: Its batch size.
+        queued: When it came (monotonic ns).
+        laid_out: When it was sent to a guest (monotonic ns).
+        worker: That guest; None while it waits for one.
+    """
+
+    __slots__ = ("_left", "_sizes", "batch_size", "key", "laid_out", "queued", "request", "sink", "worker")
+
+    def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
+        self.key = key
+        self.request = request
+        self.sink = sink
+        self.batch_size = batch_size
+        self.queued = time.monotonic_ns()
+        self.laid_out = 0
+        self.worker: Worker | None = None
+        self._sizes: deque[int] | None = None
+        self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
+
+    def will_leave(self, response: InferResponse) -> None:
+        """Note that a response, one of many perhaps, is on its way to the client."""
+        if self._sizes is None:
+            self._sizes = deque()
+        self._sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
+
+    def has_left(self, count: int) -> None:
+        """Note that *count* responses have left; tell the guest, which may be held back, when they are many."""
+        sizes = self._sizes
+        if sizes is None or self.worker is None:
+            return
+        count = min(count, len(sizes))
+        responses, size = self._left
+        responses += count
+        size += sum([sizes.popleft() for _ in range(count)])
+        if responses >= _CREDIT_RESPONSES or size >= _CREDIT_BYTES:
+            self.worker.credit(self.key, responses)
+            responses = size = 0
+        self._left = (responses, size)
