@@ -9,11 +9,25 @@ when its oldest request has waited for the delay. After the delay everything tha
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from naiad.scheduling.waiting import Entry, Item
+__all__ = ["BatchRule", "Batchable", "Formed"]
 
-__all__ = ["BatchRule", "Formed"]
+
+class Batchable(Protocol):
+    """A request as these rules see it: its rows, its shape key and when it came."""
+
+    @property
+    def size(self) -> int:
+        """Rows it adds to a batch."""
+
+    @property
+    def key(self) -> Hashable | None:
+        """Its shape key; None goes with any."""
+
+    @property
+    def queued_ns(self) -> int:
+        """When it came."""
 
 
 class Formed(NamedTuple):
@@ -65,7 +79,7 @@ class BatchRule:
         self.largest = max(self.preferred)
         self.delay_ns = delay_us * 1000
 
-    def form(self, entries: Iterable[Entry[Item]], now_ns: int) -> Formed:
+    def form(self, entries: Iterable[Batchable], now_ns: int) -> Formed:
         """Decide about the head of *entries*, which are in the order of the queue."""
         run = self._run(entries)
         if not run.number:
@@ -86,7 +100,7 @@ class BatchRule:
             next_size=next_size,
         )
 
-    def _run(self, entries: Iterable[Entry[Item]]) -> _Run:
+    def _run(self, entries: Iterable[Batchable]) -> _Run:
         count = size = best = 0
         closed, oldest_ns = False, 1 << 63
         key: Hashable | None = None

@@ -30,6 +30,8 @@ __all__ = [
 class Schedulable(Protocol):
     """What a scheduler must know of a request; read once, when it is enqueued or put back."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def batch_size(self) -> int:
         """Rows it adds to a batch; 1 for a model without a batch dimension."""

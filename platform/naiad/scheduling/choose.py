@@ -1,0 +1,62 @@
+"""Which scheduler a configuration asks for."""
+
+from __future__ import annotations
+
+from naiad.config.model import ModelConfig
+from naiad.scheduling.batching import BatchRule
+from naiad.scheduling.controls import Controls
+from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.scheduling.fifo import FifoScheduler
+from naiad.scheduling.interface import Instance, Item, Scheduler
+from naiad.scheduling.sequence import SequenceScheduler
+from naiad.scheduling.sequence_rules import SequenceRules
+from naiad.scheduling.slots import Direct, Oldest, Strategy
+
+__all__ = ["is_ordered", "scheduler_for", "sequence_scheduler_for"]
+
+_IDLE_US = 1_000_000
+
+
+def scheduler_for(config: ModelConfig) -> Scheduler[Instance, Item]:
+    """The scheduler of a model: of sequences, of batches, or first come first served."""
+    if config.message.HasField("sequence_batching"):
+        return sequence_scheduler_for(config)
+    if config.message.HasField("dynamic_batching"):
+        return DynamicScheduler.of(config)
+    return FifoScheduler()
+
+
+def sequence_scheduler_for(config: ModelConfig) -> SequenceScheduler[Instance, Item]:
+    """The scheduler of a model with `sequence_batching`; direct where no strategy is given."""
+    batching = config.message.sequence_batching
+    controls = Controls(config)
+    slots = max(config.max_batch_size, 1)
+    strategy: Strategy
+    if batching.HasField("oldest"):
+        oldest = batching.oldest
+        strategy = Oldest(
+            BatchRule(config.max_batch_size, oldest.preferred_batch_size, oldest.max_queue_delay_microseconds)
+        )
+        slots = oldest.max_candidate_sequences if oldest.max_candidate_sequences > 0 else slots
+    else:
+        strategy = Direct(
+            slots,
+            fills=controls.has_ready,
+            delay_us=batching.direct.max_queue_delay_microseconds,
+            minimum_slot_utilization=batching.direct.minimum_slot_utilization,
+        )
+    return SequenceScheduler(
+        SequenceRules(config.name, is_iterative=batching.iterative_sequence),
+        strategy,
+        controls,
+        slots,
+        batching.max_sequence_idle_microseconds or _IDLE_US,
+    )
+
+
+def is_ordered(config: ModelConfig) -> bool:
+    """Whether responses are to leave in the order of their requests (see `ordering.ResponseOrder`)."""
+    message = config.message
+    if message.HasField("sequence_batching"):
+        return message.sequence_batching.HasField("oldest") and message.sequence_batching.oldest.preserve_ordering
+    return message.dynamic_batching.preserve_ordering

@@ -1,0 +1,230 @@
+"""Sequence batching under any order of events: nothing lost, nothing doubled, every sequence in order."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from naiad.config import model_config_pb2 as pb
+from naiad.config.model import freeze
+from naiad.scheduling.choose import sequence_scheduler_for
+from naiad.scheduling.interface import Refuse, RowDispatch, Warn
+from scheduling.requests import MS, Request
+
+START, END = 1, 2
+IDLE = 20 * MS
+
+
+def _config(*, size, oldest, ready, delay, iterative):
+    message = pb.ModelConfig(name="m", max_batch_size=size)
+    batching = message.sequence_batching
+    batching.max_sequence_idle_microseconds = IDLE // 1000
+    batching.iterative_sequence = iterative
+    if oldest:
+        batching.oldest.max_candidate_sequences = oldest
+        batching.oldest.max_queue_delay_microseconds = delay
+    else:
+        batching.direct.max_queue_delay_microseconds = delay
+        batching.direct.minimum_slot_utilization = 0.6
+    if ready:
+        control = batching.control_input.add(name="READY").control.add(kind="CONTROL_SEQUENCE_READY")
+        control.bool_false_true.extend([False, True])
+    return freeze(message)
+
+
+class Sequences(RuleBasedStateMachine):
+    """The machine plays clients, guests and a clock; of the scheduler it knows what it answers alone."""
+
+    @initialize(
+        size=st.integers(0, 3),
+        oldest=st.integers(0, 3),
+        ready=st.booleans(),
+        delay=st.sampled_from([0, 3000]),
+        iterative=st.booleans(),
+    )
+    def start(self, size, oldest, ready, delay, iterative):
+        self.size, self.fills = max(size, 1), ready and not oldest
+        self.slots = oldest or self.size
+        self.iterative = iterative
+        self.scheduler = sequence_scheduler_for(
+            _config(size=size, oldest=oldest, ready=ready, delay=delay, iterative=iterative)
+        )
+        self.delay = delay * 1000
+        self.now = 0
+        self.arrived: list[Request] = []
+        self.waiting: dict[Request, int] = {}
+        self.held: dict[str, list[tuple[Request, int | str]]] = {}
+        self.instances = 0
+        self.home: dict[int | str, str] = {}
+        self.gone: list[Request] = []
+        self.again: set[Request] = set()
+
+    def take(self, actions):
+        for action in actions:
+            if isinstance(action, RowDispatch):
+                self.take_batch(action)
+            elif isinstance(action, Refuse):
+                assert action.error.message or action.error.code.value == "Cancelled"
+                del self.waiting[action.item]
+                self.again.discard(action.item)
+                self.gone.append(action.item)
+            else:
+                assert isinstance(action, Warn)
+        assert self.scheduler.wake(self.now) == [], "a decision was missed"
+
+    def take_batch(self, action):
+        assert self.held[action.instance] == [], "one batch at a time"
+        assert 0 < len(action.rows) <= self.size
+        rows = [row for row in action.rows if row.item is not None]
+        assert rows
+        assert self.fills or len(rows) == len(action.rows)
+        ids = [row.correlation_id for row in rows]
+        assert len(set(ids)) == len(ids)
+        assert len({row.item.shape_key for row in rows} - {None}) <= 1
+        for row in rows:
+            self.check_row(action.instance, row)
+        self.held[action.instance] = [(row.item, row.correlation_id) for row in rows]
+
+    def check_row(self, instance, row):
+        request = row.item
+        if row.flags & START:
+            elsewhere = [held for name, held in self.held.items() if name != instance]
+            assert all(row.correlation_id != other for held in elsewhere for _, other in held)
+            self.home[row.correlation_id] = instance
+        assert self.home[row.correlation_id] == instance, "a sequence stays where it began"
+        assert row.flags == (0 if request in self.again else request.flags if request.correlation_id else START)
+        if request not in self.again and request.correlation_id:
+            earlier = [
+                other
+                for other in self.waiting
+                if other.correlation_id == request.correlation_id
+                and other not in self.again
+                and other.name < request.name
+            ]
+            assert earlier == [], "requests of a sequence are executed in order"
+        del self.waiting[request]
+
+    @rule(
+        sequence=st.sampled_from([1, 2, 3, "1", "x", 0]),
+        flags=st.sampled_from([0, 0, START, START, END, START | END]),
+        timeout=st.sampled_from([0, 0, 4000]),
+        key=st.sampled_from([None, "a", "b"]),
+    )
+    def enqueue(self, sequence, flags, timeout, key):
+        flags = flags if sequence else 0
+        request = Request(len(self.arrived), correlation_id=sequence, flags=flags, timeout_us=timeout, shape_key=key)
+        self.arrived.append(request)
+        self.waiting[request] = self.now
+        self.take(self.scheduler.enqueue(request, self.now))
+
+    @rule(ms=st.integers(0, 25))
+    def time_passes(self, ms):
+        self.now += ms * MS
+        self.take(self.scheduler.wake(self.now))
+
+    @rule()
+    def time_passes_to_the_wakeup(self):
+        at = self.scheduler.next_wakeup()
+        if at is not None:
+            self.now = max(self.now, at)
+            self.take(self.scheduler.wake(self.now))
+
+    @precondition(lambda self: len(self.held) < 3)
+    @rule()
+    def add(self):
+        name = f"i{self.instances}"
+        self.instances += 1
+        self.held[name] = []
+        self.take(self.scheduler.add(name, self.now))
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data(), again=st.booleans())
+    def finish(self, data, again):
+        name = data.draw(st.sampled_from(sorted(name for name, held in self.held.items() if held)))
+        held, self.held[name] = self.held[name], []
+        for index, (request, _) in enumerate(held):
+            ends = request.flags & END and request not in self.again
+            if self.iterative and again and not ends and not index:
+                self.scheduler.reschedule(request)
+                self.again.add(request)
+                self.waiting[request] = self.now
+            else:
+                self.gone.append(request)
+        self.take(self.scheduler.finished(name, self.now))
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def undo(self, data):
+        name = data.draw(st.sampled_from(sorted(name for name, held in self.held.items() if held)))
+        held, self.held[name] = self.held[name], []
+        items = tuple(request for request, _ in held)
+        self.waiting.update(dict.fromkeys(items, self.now))
+        self.scheduler.undo(name, items)
+        self.take(self.scheduler.finished(name, self.now))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), begun=st.booleans())
+    def die(self, data, begun):
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        items = tuple(request for request, _ in self.held.pop(name))
+        self.scheduler.remove(name)
+        if begun:
+            self.gone += items
+            items = ()
+        self.waiting.update(dict.fromkeys(items, self.now))
+        self.take(self.scheduler.put_back(items, self.now))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data):
+        request = data.draw(st.sampled_from(list(self.waiting)))
+        assert self.scheduler.withdraw(request)
+        del self.waiting[request]
+        self.gone.append(request)
+        assert not self.scheduler.withdraw(request)
+        if (self.scheduler.next_wakeup() or 0) <= self.now:
+            self.take(self.scheduler.wake(self.now))
+
+    @rule()
+    def drain(self):
+        drained = list(self.scheduler.drain())
+        assert set(drained) == set(self.waiting)
+        self.gone += drained
+        self.waiting.clear()
+
+    @invariant()
+    def no_request_is_lost_or_doubled(self):
+        if hasattr(self, "held"):
+            held = [request for batch in self.held.values() for request, _ in batch]
+            everywhere = [request.name for request in (*held, *self.waiting, *self.gone)]
+            assert sorted(everywhere) == list(range(len(self.arrived)))
+            assert self.scheduler.waiting_count == len(self.waiting)
+
+    @invariant()
+    def slots_are_neither_lost_nor_doubled(self):
+        if hasattr(self, "held"):
+            scheduler = self.scheduler
+            slots = [slot for host in scheduler._hosts.values() for slot in host.slots]
+            free = [slot for _, _, slot in scheduler._free]
+            assert len(slots) == len(self.held) * self.slots
+            assert sorted(map(id, free)) == sorted(id(slot) for slot in slots if slot.sequence is None)
+            assert all(slot.sequence.slot is slot for slot in slots if slot.sequence is not None)
+            assert not (scheduler._backlog and free)
+
+    @invariant()
+    def an_idle_instance_leaves_nothing_that_is_ready_but_for_its_delay(self):
+        if hasattr(self, "held"):
+            for host in self.scheduler._hosts.values():
+                if not self.held[host.instance] and host.ready:
+                    assert host.wake_ns is not None
+                    assert self.now < host.wake_ns <= self.now + self.delay
+
+    @invariant()
+    def time_is_watched(self):
+        if hasattr(self, "held"):
+            at = self.scheduler.next_wakeup()
+            assert at is None or at > self.now
+
+
+TestSequences = Sequences.TestCase
+TestSequences.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
