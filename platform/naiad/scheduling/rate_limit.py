@@ -1,0 +1,206 @@
+"""The rate limiter: instances of all models share resources, and take turns by priority.
+
+What a scheduler dispatched is staged here, and goes to its instance when it is granted. Staged work is granted in
+the order of its instance's weight, how often that was granted work times its priority number, so that an instance of
+priority 1 is served twice as often as one of priority 2. Work whose resources are not there holds up all behind it:
+else what needs much would wait for ever beside much that needs little. (CORE src/rate_limiter.cc)
+
+Work that needs no resources takes nothing from others: here it never waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Generic, NamedTuple, TypeVar
+
+from naiad.errors import ConfigError
+
+__all__ = ["EVERY_DEVICE", "Grant", "Limit", "RateLimiter", "Resource"]
+
+Instance = TypeVar("Instance", bound=Hashable)
+Work = TypeVar("Work")
+
+EVERY_DEVICE = -2
+"""The device of a limit that holds for each device."""
+
+_GLOBAL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What an instance needs while it executes: so many of a thing of its device, or of one all devices share."""
+
+    name: str
+    number: int
+    is_global: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many of a thing there are, as the operator says; a global one is given for any device."""
+
+    name: str
+    number: int
+    device: int = EVERY_DEVICE
+
+
+class Grant(NamedTuple, Generic[Instance, Work]):
+    """The decision that *instance* does *work* now."""
+
+    instance: Instance
+    work: Work
+
+
+class _Member(Generic[Work]):
+    """A registered instance; what it was given to do and must do one after the other."""
+
+    __slots__ = ("granted", "is_staged", "is_working", "needs", "priority", "work")
+
+    def __init__(self, needs: Mapping[tuple[int, str], int], priority: int) -> None:
+        self.needs = needs
+        self.priority = max(priority, 1)
+        self.granted = 0
+        self.is_staged = False
+        self.is_working = False
+        self.work: deque[Work] = deque()
+
+
+class RateLimiter(Generic[Instance, Work]):
+    """Resources, and who waits for them."""
+
+    def __init__(self, limits: Iterable[Limit] = ()) -> None:
+        self._limits = tuple(limits)
+        self._members: dict[Instance, _Member[Work]] = {}
+        self._available: dict[tuple[int, str], int] = {}
+        self._used: dict[tuple[int, str], int] = {}
+        self._staged: list[tuple[int, int, Instance, _Member[Work]]] = []
+        self._numbers = count()
+
+    def __repr__(self) -> str:
+        used = {f"{name}@{device}": number for (device, name), number in self._used.items() if number}
+        return f"<RateLimiter instances={len(self._members)} staged={len(self._staged)} used={used}>"
+
+    def register(
+        self, instance: Instance, resources: Iterable[Resource] = (), *, priority: int = 0, device: int = 0
+    ) -> None:
+        """Take up an instance.
+
+        Raises:
+            ConfigError: If its resources could never be there; it is not taken up then.
+        """
+        needs: dict[tuple[int, str], int] = {}
+        for resource in resources:
+            needs[_GLOBAL if resource.is_global else device, resource.name] = resource.number
+        self._members[instance] = _Member(needs, priority)
+        try:
+            self._available = self._count()
+        except ConfigError:
+            del self._members[instance]
+            raise
+
+    def unregister(self, instance: Instance) -> list[Grant[Instance, Work]]:
+        """Forget an instance, with what it has staged; what may be done now that its resources are free."""
+        member = self._members.pop(instance, None)
+        if member is None:
+            return []
+        self._staged = [each for each in self._staged if each[3] is not member]
+        heapq.heapify(self._staged)
+        if member.is_working:
+            self._give_back(member)
+        self._available = self._count()
+        return self._grant()
+
+    def stage(self, instance: Instance, work: Work) -> list[Grant[Instance, Work]]:
+        """An instance is to do *work*, after what it has to do already; what may be done now."""
+        member = self._members[instance]
+        if not member.needs:
+            return [Grant(instance, work)]
+        member.work.append(work)
+        self._stage(instance, member)
+        return self._grant()
+
+    def finished(self, instance: Instance) -> list[Grant[Instance, Work]]:
+        """An instance has done its oldest work; what may be done now."""
+        member = self._members.get(instance)
+        if member is None or not member.is_working:
+            return []
+        self._give_back(member)
+        self._stage(instance, member)
+        return self._grant()
+
+    def withdraw(self, instance: Instance, work: Work) -> list[Grant[Instance, Work]] | None:
+        """Take back what is staged; what may be done instead, None if it was granted already."""
+        member = self._members.get(instance)
+        if member is None or work not in member.work:
+            return None
+        member.work.remove(work)
+        return self._grant()
+
+    def _stage(self, instance: Instance, member: _Member[Work]) -> None:
+        if member.work and not member.is_staged and not member.is_working:
+            member.is_staged = True
+            weight = member.granted * member.priority
+            heapq.heappush(self._staged, (weight, next(self._numbers), instance, member))
+
+    def _grant(self) -> list[Grant[Instance, Work]]:
+        grants: list[Grant[Instance, Work]] = []
+        while self._staged:
+            instance, member = self._staged[0][2:]
+            if member.work and not self._has_room(member):
+                break
+            heapq.heappop(self._staged)
+            member.is_staged = False
+            if not member.work:  # it was withdrawn
+                continue
+            for need, number in member.needs.items():
+                self._used[need] = self._used.get(need, 0) + number
+            member.is_working = True
+            member.granted += 1
+            grants.append(Grant(instance, member.work.popleft()))
+        return grants
+
+    def _has_room(self, member: _Member[Work]) -> bool:
+        return all(self._used.get(need, 0) + number <= self._available[need] for need, number in member.needs.items())
+
+    def _give_back(self, member: _Member[Work]) -> None:
+        member.is_working = False
+        for need, number in member.needs.items():
+            self._used[need] -= number
+
+    def _count(self) -> dict[tuple[int, str], int]:
+        """How many of each thing there are: what the operator says, else the most that any instance needs."""
+        most: dict[tuple[int, str], int] = {}
+        for member in self._members.values():
+            for need, number in member.needs.items():
+                most[need] = max(most.get(need, 0), number)
+        if self._limits:
+            most = {need: self._limit(need, number) for need, number in most.items()}
+        shared = {name for device, name in most if device == _GLOBAL}
+        for device, name in most:
+            if device != _GLOBAL and name in shared:
+                raise ConfigError(
+                    f'Resource "{name}" is present as both global and device-specific resource in the model '
+                    "configuration."
+                )
+        return most
+
+    def _limit(self, need: tuple[int, str], number: int) -> int:
+        device, name = need
+        allowed = max(
+            (
+                limit.number
+                for limit in self._limits
+                if limit.name == name and (device == _GLOBAL or limit.device in {device, EVERY_DEVICE})
+            ),
+            default=0,
+        )
+        if allowed < number:
+            raise ConfigError(
+                f'Resource count for "{name}" is limited to {allowed} which will prevent scheduling of one or more '
+                f"model instances, the minimum required count is {number}"
+            )
+        return allowed
