@@ -44,7 +44,7 @@ def test_a_model_is_held_back_by_a_client_that_does_not_read_and_goes_on_with_it
     with ServerProcess(models, work=tmp_path) as server, stream(server, RESPONSES) as client:
         held_at = int(settled(progress))
         assert held_at < RESPONSES
-        received = b""
+        received = bytearray()
         while not received.endswith(b"0\r\n\r\n"):
             data = client.recv(1 << 20)
             assert data, "the stream was cut"
