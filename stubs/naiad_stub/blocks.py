@@ -10,14 +10,14 @@ import sys
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
 from naiad_stub import wire
 from naiad_stub.channel import Channel, Waiter
 from naiad_stub.exceptions import TritonModelException
-from naiad_stub.segment import Segment
+from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
 
 
@@ -88,6 +88,7 @@ class OutputBlocks:
     def trim(self) -> None:
         """Give free pages back to the system."""
         with self._lock:
+            self._free_dropped()
             self._segment.trim()
 
     # -- blocks the model writes to itself ------------------------------------------------------------------------
@@ -97,7 +98,7 @@ class OutputBlocks:
         offset = self.allocate(max(size, 1))
         array = np.frombuffer(self.view, np.uint8, size, offset)
         with self._lock:
-            self._held[offset] = size
+            self._held[offset] = block_size(max(size, 1))
         self._references[offset] = weakref.ref(array, lambda _: self._let_go(offset))
         return offset, array.data
 
@@ -142,23 +143,38 @@ class InputLease:
         """How many references there are to what all views are made of, this question's own among them."""
         return sys.getrefcount(self._array)
 
-    def end(self, block: int, kept: Dict[int, Any], give_back: Callable[[int], None]) -> bool:
-        """Let go of the block; False where somebody still refers to it.
+    def end(
+        self, block: int, kept: Dict[int, Any], give_back: Callable[[int], None], *, is_known: bool = True
+    ) -> Optional[Callable[[], None]]:
+        """Let go of the block; None where nobody refers to it any more.
 
-        Then *give_back* is called with it when the last reference goes; *kept* holds what that takes.
+        Else *give_back* is called with it when the last reference goes, on whichever thread that happens; *kept* holds
+        what that takes. Unless *is_known*, the host has yet to be told that the block is kept, and must not hear
+        earlier that it is given back: then not before what is returned was called.
         """
         self.view = _NOTHING
         if self.references() == _ALONE:
-            return True
+            return None
         array = self._array
+        is_gone = False
+
+        def settle() -> None:
+            if is_gone and is_known and kept.pop(block, None) is not None:  # one thread only gets it
+                give_back(block)
 
         def gone(_: Any) -> None:
-            kept.pop(block, None)
-            give_back(block)
+            nonlocal is_gone
+            is_gone = True
+            settle()
+
+        def tell() -> None:
+            nonlocal is_known
+            is_known = True
+            settle()
 
         kept[block] = weakref.ref(array, gone)
         self._array = None
-        return False
+        return tell
 
 
 _NOTHING = memoryview(b"")

@@ -39,15 +39,16 @@ class _Call:
         arrived: Results that nobody took yet, as payloads of RESULT.
         is_ended: Whether the last one has arrived.
         waiter: Of the thread that waits for the next one.
-        notify: Called, instead, on the loop that awaits the next one.
+        notify: Called as well, on the loop that awaits the next one.
+        is_left: Whether nobody will take any more.
     """
 
-    __slots__ = ("arrived", "is_ended", "notify", "number", "waiter")
+    __slots__ = ("arrived", "is_ended", "is_left", "notify", "number", "waiter")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.arrived: deque[bytes] = deque()
-        self.is_ended = False
+        self.is_ended = self.is_left = False
         self.waiter: Optional[Waiter] = None
         self.notify: Optional[Callable[[], None]] = None
 
@@ -81,7 +82,11 @@ class CallDesk(Calls):
         call = self._begin(request, wire.CALL_BLOCKING, decoupled=decoupled)
         if decoupled:
             return ResponseIterator._of(self, call)  # noqa: SLF001 - made for this
-        self.wait(call)
+        try:
+            self.wait(call)
+        except BaseException:  # raised by a signal handler of the model: nobody will take the result
+            self.leave(call)
+            raise
         return self.next_of(call)[0]
 
     def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001
@@ -118,8 +123,10 @@ class CallDesk(Calls):
             if running_loop() is loop:
                 then()
             else:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits it any more
+                try:
                     loop.call_soon_threadsafe(then)
+                except RuntimeError:  # the loop is closed: nobody awaits it any more
+                    self.leave(call)
 
         call.notify = notify
         if call.arrived or call.is_ended:
@@ -158,11 +165,11 @@ class CallDesk(Calls):
 
     def leave(self, call: _Call) -> None:
         """Take no further results. Callable anywhere."""
+        call.is_left = True
         if not call.is_ended:
             self._calls.pop(call.number, None)
             self._channel.post(wire.pack(wire.Kind.LEAVE_CALLS, [call.number]))
-        while call.arrived:
-            self._give_back(call.arrived.popleft())
+        self._drop_results(call)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -175,10 +182,11 @@ class CallDesk(Calls):
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if threading.get_ident() == self._main:
             flags |= waits
+        texts = _Texts(request)
         own, blocks, data, _ = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
         self._calls[call.number] = call
         try:
-            self._channel.send(_pack_call(request, call.number, flags, own, blocks, data))
+            self._channel.send(_pack_call(request, texts, call.number, flags, own, blocks, data))
         except BaseException:
             del self._calls[call.number]
             raise
@@ -194,13 +202,20 @@ class CallDesk(Calls):
         call.arrived.append(payload)
         if flags & wire.FINAL:
             call.is_ended = True
-            del self._calls[number]
+            self._calls.pop(number, None)
+        if call.is_left:  # by another thread, just now
+            self._drop_results(call)
         notify, call.notify = call.notify, None
         if notify is not None:
             notify()
-        elif call.waiter is not None:
-            waiter, call.waiter = call.waiter, None
+        waiter, call.waiter = call.waiter, None
+        if waiter is not None:
             self._channel.finish(waiter)
+
+    def _drop_results(self, call: _Call) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._give_back(call.arrived.popleft())
 
     def _give_back(self, payload: bytes) -> None:
         block = wire.RESULT_HEAD.unpack_from(payload)[1]
@@ -241,40 +256,52 @@ class CallDesk(Calls):
         ]
         if lease is not None:
             view = b""
-            if lease.end(block, self._kept, self._channel.give_back):
+            if lease.end(block, self._kept, self._channel.give_back) is None:
                 self._channel.give_back(block)
         return tensors, size
 
 
-def _pack_call(request: InferenceRequest, number: int, flags: int, own: int, blocks: bytes, data: bytes) -> bytes:
-    request_id = request._id.encode()  # noqa: SLF001 - likewise
-    correlation: Union[int, str] = request._correlation  # noqa: SLF001 - likewise
-    correlation_text, correlation_size = b"", wire.NO_STRING
-    if isinstance(correlation, str):
-        correlation_text = correlation.encode()
-        correlation, correlation_size = 0, len(correlation_text)
-    if max(len(request_id), len(correlation_text)) > wire.MAX_ID_BYTES:
-        raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
-    parameters = request._parameters.encode()  # noqa: SLF001 - likewise
-    model = request._model_name.encode()  # noqa: SLF001 - likewise
-    outputs = "\0".join(request._outputs).encode()  # noqa: SLF001 - likewise
+class _Texts:
+    """The texts of a request as bytes: what cannot be sent is noticed before its tensors take up memory."""
+
+    __slots__ = ("correlation", "correlation_size", "correlation_text", "model", "outputs", "parameters", "request_id")
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request_id = request._id.encode()  # noqa: SLF001 - made for this
+        self.correlation: Union[int, str] = request._correlation  # noqa: SLF001 - likewise
+        self.correlation_text, self.correlation_size = b"", wire.NO_STRING
+        if isinstance(self.correlation, str):
+            self.correlation_text = self.correlation.encode()
+            self.correlation, self.correlation_size = 0, len(self.correlation_text)
+        if max(len(self.request_id), len(self.correlation_text)) > wire.MAX_ID_BYTES:
+            raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
+        self.parameters = request._parameters.encode()  # noqa: SLF001 - likewise
+        self.model = request._model_name.encode()  # noqa: SLF001 - likewise
+        self.outputs = "\0".join(request._outputs).encode()  # noqa: SLF001 - likewise
+
+
+def _pack_call(
+    request: InferenceRequest, texts: _Texts, number: int, flags: int, own: int, blocks: bytes, data: bytes
+) -> bytes:
     head = wire.CALL_HEAD.pack(
         number,
-        correlation,
+        texts.correlation,
         request._timeout,  # noqa: SLF001 - likewise
         request._flags,  # noqa: SLF001 - likewise
         request._model_version,  # noqa: SLF001 - likewise
         flags,
         own,
         len(blocks) >> 3,
-        len(request_id),
-        correlation_size,
-        len(parameters),
-        len(model),
-        len(outputs),
+        len(texts.request_id),
+        texts.correlation_size,
+        len(texts.parameters),
+        len(texts.model),
+        len(texts.outputs),
         len(data),
     )
-    body = b"".join((head, blocks, request_id, correlation_text, parameters, model, outputs, data))
+    body = b"".join(
+        (head, blocks, texts.request_id, texts.correlation_text, texts.parameters, texts.model, texts.outputs, data)
+    )
     return wire.frame(wire.Kind.CALL, body)
 
 

@@ -143,12 +143,11 @@ class Channel:
                     while not frames:
                         self._read(0)
                 finally:
-                    self._leading.release()
-                    if self._followers:
-                        self._promote()
+                    self._hand_on()
             else:
                 self._receiver.is_done = False
                 self._follow(self._receiver)
+        self._pass_by()
         return frames.popleft()
 
     def take(self) -> Optional[tuple[int, bytes]]:
@@ -167,11 +166,10 @@ class Channel:
                     while not waiter.is_done:
                         self._read(0)
                 finally:
-                    self._leading.release()
-                    if self._followers:
-                        self._promote()
+                    self._hand_on()
             else:
                 self._follow(waiter)
+        self._pass_by()
 
     def finish(self, waiter: Waiter) -> None:
         """Mark *waiter* as done and wake its thread."""
@@ -187,9 +185,18 @@ class Channel:
             while self._read(socket.MSG_DONTWAIT):
                 pass
         finally:
-            self._leading.release()
-            if self._followers:
-                self._promote()
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """End leading."""
+        self._leading.release()
+        if self._followers:
+            self._promote()
+
+    def _pass_by(self) -> None:
+        """A thread that goes on may have been woken to lead, and found its own message there: then another has to."""
+        if self._followers and not self._leading.locked():
+            self._promote()
 
     def _follow(self, waiter: Waiter) -> None:
         """Sleep until *waiter* is done or it is its thread's turn to lead."""
@@ -206,7 +213,13 @@ class Channel:
             return
         if not self._leading.locked():  # the leader left before it could see this follower
             self._promote()
-        wake.acquire()
+        try:
+            wake.acquire()
+        except BaseException:  # raised by a signal handler of the model
+            with self._mutex:
+                self._followers.pop(waiter, None)
+            self._pass_by()
+            raise
 
     def _promote(self) -> None:
         """Wake one follower, who will lead."""
@@ -253,6 +266,9 @@ class Channel:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have *loop*, which runs on this thread, read what arrives; as often as it was called, `unwatch` must be."""
         count = self._watches.get(loop, 0)
+        if not count:  # loops that were closed before their calls were answered
+            for closed in [other for other in list(self._watches) if other.is_closed()]:
+                self._watches.pop(closed, None)
         self._watches[loop] = count + 1
         if not count:
             loop.add_reader(self._socket.fileno(), self._arrived, loop)

@@ -5,6 +5,7 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 
 from __future__ import annotations
 
+import sys
 import time
 from types import CoroutineType
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -59,8 +60,9 @@ class Execution:
         try:
             if self._execute is None:
                 raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
-            returned = self._execute(batch.requests)
-            if isinstance(returned, CoroutineType):
+            # A list of the model's own: what it does to it must not change whose answer is whose.
+            returned = self._execute(batch.requests[:])
+            if returned is not None and not isinstance(returned, list) and _is_coroutine(returned):
                 return returned
             entries = self._answer(batch, returned)
         except HostGoneError:
@@ -119,8 +121,8 @@ class Execution:
         entries = []
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             if response is not None:
-                _close(ticket)
                 entries.append(self._entry(ticket, response))
+                _close(ticket)
             elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
                 entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
         return entries
@@ -143,7 +145,9 @@ class Execution:
     def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
         try:
             return self._writer.response(ticket, response, wire.FINAL)[0]
-        except TritonModelException as error:  # this response cannot be sent; the others can
+        except HostGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001 - this response cannot be sent; the others can
             return error_entry(ticket.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
 
     def _finish(self, batch: Batch, entries: List[bytes]) -> None:
@@ -157,9 +161,14 @@ class Execution:
         flags = wire.DONE
         batch.requests = []
         lease, batch.lease = batch.lease, None
-        if lease is not None and not lease.end(batch.block, self._kept, self._channel.give_back):
+        tell = None
+        if lease is not None:
+            tell = lease.end(batch.block, self._kept, self._channel.give_back, is_known=False)
+        if tell is not None:
             flags |= wire.KEPT
         self._channel.send(responses_frame(batch, entries, flags, ended))
+        if tell is not None:
+            tell()
         batch.tickets = []
 
     def _fail(self, tickets: List[Ticket], error: BaseException) -> List[bytes]:
@@ -190,6 +199,13 @@ class Execution:
 
     def _message(self, text: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"
+
+
+def _is_coroutine(returned: Any) -> bool:
+    if isinstance(returned, CoroutineType):
+        return True
+    module = sys.modules.get("asyncio")  # others, such as compiled ones; without it there are none
+    return module is not None and bool(module.iscoroutine(returned))
 
 
 def _check_returned(response: Any, request: InferenceRequest) -> None:

@@ -37,7 +37,7 @@ class Answers:
         count: How many answers it has.
     """
 
-    __slots__ = ("_batch", "_key", "_lock", "_room", "_sending", "_sizes", "_unread", "closed", "count", "left")
+    __slots__ = ("_batch", "_key", "_lock", "_room", "_sending", "_sent", "_sizes", "_taken", "closed", "count", "left")
 
     def __init__(self, sending: Sending, ticket: Ticket) -> None:
         self.closed = False
@@ -48,7 +48,8 @@ class Answers:
         self._batch = ticket.batch
         self._lock = threading.Lock()  # responses and the final mark must arrive in the order they were allowed
         self._sizes: deque[int] = deque()
-        self._unread = 0
+        # Two sums instead of one difference: each is changed by one thread at a time, the sender's and the reader's.
+        self._sent = self._taken = 0
         self._room: Optional[Waiter] = None
 
     def check(self, *, has_response: bool, final: bool) -> None:
@@ -77,9 +78,10 @@ class Answers:
         """
         final = flags == FINAL_FLAG
         with self._lock:
-            if self._unread >= WINDOW_BYTES or len(self._sizes) >= WINDOW_RESPONSES:
-                self._wait_for_reader(ticket)
             self.check(has_response=response is not None, final=final)
+            if self._is_full():
+                self._wait_for_reader(ticket)
+                self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
             mark = wire.FINAL if final else 0
             size = 0
             if response is None:
@@ -89,29 +91,33 @@ class Answers:
             self.closed = final
             self.count += 1
             if self._sending.decoupled:
+                self._sent += size + _OVERHEAD_BYTES
                 self._sizes.append(size + _OVERHEAD_BYTES)
-                self._unread += size + _OVERHEAD_BYTES
             self._sending.channel.send(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
 
     def _wait_for_reader(self, ticket: Ticket) -> None:
         self._sending.channel.poll()
         while not ticket.is_cancelled:
             self._room = waiter = Waiter()
-            if self._unread < WINDOW_BYTES and len(self._sizes) < WINDOW_RESPONSES:
+            if not self._is_full():
                 return
             if running_loop() is not None:
-                if self._unread < LIMIT_BYTES:
+                unread = self._sent - self._taken
+                if unread < LIMIT_BYTES:
                     return
                 raise TritonModelException(
                     f"Unable to send response. The client has not read {len(self._sizes)} earlier responses "
-                    f"({self._unread} bytes with what keeping them costs): it reads too slowly, or not at all."
+                    f"({unread} bytes with what keeping them costs): it reads too slowly, or not at all."
                 )
             self._sending.channel.wait(waiter)
+
+    def _is_full(self) -> bool:
+        return self._sent - self._taken >= WINDOW_BYTES or len(self._sizes) >= WINDOW_RESPONSES
 
     def read(self, count: int) -> None:
         """Note that *count* responses have left for the client."""
         for _ in range(min(count, len(self._sizes))):
-            self._unread -= self._sizes.popleft()
+            self._taken += self._sizes.popleft()
         self.wake()
 
     def wake(self) -> None:
@@ -167,13 +173,14 @@ class Sending:
 
     def leave(self, batch: Batch, unanswered: List[Ticket]) -> None:
         """`execute` returned; *unanswered* requests are answered by senders, or never."""
-        for ticket in batch.tickets:
-            self._running.pop(ticket.key, None)
         for ticket in unanswered:
             answers = self.answers_of(ticket)
             answers.left = True
             if not answers.closed:
                 self._open[ticket.key] = ticket
+        # After that, or what another thread reads meanwhile would find the ticket nowhere.
+        for ticket in batch.tickets:
+            self._running.pop(ticket.key, None)
 
     def is_cancelled(self, ticket: Ticket) -> bool:
         """Whether the sender of a request has gone, as far as the host has said by now."""

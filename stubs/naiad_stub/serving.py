@@ -72,6 +72,7 @@ class ModelServer:
         self._tasks: Set[asyncio.Task[None]] = set()
         self._is_busy = False  # a batch runs on the loop, which the next one has to wait for
         self._is_scheduled = False
+        self._is_stopped = False
 
     def run(self) -> None:
         """Serve until the host says to finalize.
@@ -114,14 +115,29 @@ class ModelServer:
         asyncio.set_event_loop(loop)
         self._channel.queued = self._schedule
         loop.call_soon(self._channel.watch, loop)
+        loop.call_soon(self._take_queued)  # what was read before anybody could be told of it
         self._begin_task(batch, coroutine)
         try:
-            loop.run_forever()
+            self._run_until_stopped(loop)
         finally:
             self._channel.queued = None
             self._channel.unwatch(loop)
         if self._channel.is_gone:
             raise HostGoneError
+
+    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run *loop* on, whatever the model's own tasks do: stop it, or raise what asyncio lets through."""
+        while not self._is_stopped:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                text = loader.format_exception(error)[1]
+                self._log(_ERROR_LEVEL, f"a task of '{self._instance_name}' failed: {text}", loader.place(error))
+
+    def _stop(self) -> None:
+        assert self._loop is not None
+        self._is_stopped = True
+        self._loop.stop()
 
     def _schedule(self) -> None:
         """Have the loop look at queued frames. Called by whichever thread reads them."""
@@ -134,7 +150,7 @@ class ModelServer:
         self._is_scheduled = False
         assert self._loop is not None
         if self._channel.is_gone:
-            self._loop.stop()
+            self._stop()
             return
         while not self._is_busy:
             frame = self._channel.take()
@@ -149,7 +165,7 @@ class ModelServer:
             elif kind == wire.Kind.TRIM:
                 self._blocks.trim()
             elif kind == wire.Kind.FINALIZE:
-                self._loop.stop()
+                self._stop()
                 return
 
     def _begin_task(self, batch: Batch, coroutine: Any) -> None:
@@ -163,8 +179,7 @@ class ModelServer:
         self._tasks.discard(task)
         self._is_busy = False
         if not task.cancelled() and task.exception() is not None:  # the host is gone
-            assert self._loop is not None
-            self._loop.stop()
+            self._stop()
             return
         self._take_queued()
 
