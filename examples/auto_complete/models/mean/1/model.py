@@ -1,0 +1,30 @@
+"""The mean of each row. There is no config.pbtxt: the model says itself what it takes and gives."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Describes itself before it is loaded."""
+
+    @staticmethod
+    def auto_complete_config(config):
+        """Fill in what config.pbtxt leaves out; where it says something else, these methods raise.
+
+        Runs in a process of its own that ends afterwards: what is kept in variables here, `initialize` will not see.
+        """
+        config.set_max_batch_size(16)
+        config.set_dynamic_batching()
+        # The batch dimension is not counted in dims; -1 stands for any size.
+        config.add_input({"name": "VALUES", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "MEAN", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        """Answer each request by itself: rows of different requests may differ in length."""
+        responses = []
+        for request in requests:
+            values = pb_utils.get_input_tensor_by_name(request, "VALUES").as_numpy()
+            mean = values.mean(axis=1, keepdims=True, dtype=np.float32)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("MEAN", mean)]))
+        return responses

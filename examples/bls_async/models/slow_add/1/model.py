@@ -1,0 +1,19 @@
+"""The sum of two tensors, after half a second."""
+
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Stands for a model that has much to compute."""
+
+    def execute(self, requests):
+        """Answer each request by itself."""
+        time.sleep(0.5)
+        responses = []
+        for request in requests:
+            left = pb_utils.get_input_tensor_by_name(request, "LEFT").as_numpy()
+            right = pb_utils.get_input_tensor_by_name(request, "RIGHT").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("RESULT", left + right)]))
+        return responses

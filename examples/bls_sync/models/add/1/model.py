@@ -1,0 +1,16 @@
+"""The sum of two tensors; knows nothing of the model that calls it."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """An ordinary model."""
+
+    def execute(self, requests):
+        """Answer each request by itself."""
+        responses = []
+        for request in requests:
+            left = pb_utils.get_input_tensor_by_name(request, "LEFT").as_numpy()
+            right = pb_utils.get_input_tensor_by_name(request, "RIGHT").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("RESULT", left + right)]))
+        return responses

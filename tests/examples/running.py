@@ -1,0 +1,80 @@
+"""The examples as their READMEs describe them: what to type, and what is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.server import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+DEMO = "demo"
+"""Another kind of example: `make demo`, with tests of its own."""
+
+ON_TRITON = "Runs unchanged on Triton; checked with 2.51."
+OURS = "Ours: "
+
+
+@dataclass(frozen=True)
+class Example:
+    """One folder, as its README has it.
+
+    Attributes:
+        name: Of the folder.
+        server: The words of the command that starts the server.
+        client: The words of the command that asks it.
+        output: What the client prints.
+        is_ours: Whether Triton cannot run it.
+    """
+
+    name: str
+    server: list[str]
+    client: list[str]
+    output: str
+    is_ours: bool
+
+    @property
+    def models(self) -> Path:
+        """The repository that the server's command names."""
+        return ROOT / self.server[2]
+
+    def ask(self, server: ServerProcess) -> subprocess.CompletedProcess[str]:
+        """Run the client as described, but at the addresses of this server."""
+        addresses = {
+            "localhost:8000": server.http_url,
+            "localhost:8001": server.grpc_url,
+            "localhost:8002": server.metrics_url,
+        }
+        words = [addresses.get(word, word) for word in self.client[1:]]
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # in a checkout, which stays clean
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def example_names() -> list[str]:
+    """Every folder below `examples/` but the demo's."""
+    return sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != DEMO)
+
+
+def read_example(name: str) -> Example:
+    """What the README of a folder says."""
+    text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in blocks] == ["sh", "text"], f"{name}: two commands, then their output"
+    commands = [shlex.split(line) for line in blocks[0][1].splitlines()]
+    assert len(commands) == 2, f"{name}: one command for the server and one for the client, not {commands}"
+    last = text.rstrip().rpartition("\n\n")[2]
+    assert last == ON_TRITON or last.startswith(OURS), f"{name}: the README ends with {last!r}"
+    return Example(name, *commands, output=blocks[1][1], is_ours=last != ON_TRITON)

@@ -1,0 +1,66 @@
+"""Every example as its README tells users to run it, on a real server; the READMEs are the cases."""
+
+from __future__ import annotations
+
+import pytest
+from examples.running import EXAMPLES, OURS, example_names, read_example
+from support.server import ServerError, ServerProcess
+
+NOT_YET = {
+    "stateful_sequence": pytest.mark.xfail(
+        raises=ServerError,
+        strict=True,
+        reason="sequence_batching is refused at load: take this line away once it is not",
+    ),
+}
+RUNNABLE = [pytest.param(name, id=name, marks=NOT_YET.get(name, ())) for name in example_names()]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_an_example_prints_what_its_readme_shows(name, tmp_path):
+    example = read_example(name)
+
+    with ServerProcess(example.models, *example.server[3:], work=tmp_path) as server:
+        asked = example.ask(server)
+        assert asked.returncode == 0, f"{asked.stdout}\n{asked.stderr}"
+        assert asked.stdout == example.output
+        assert asked.stderr == ""
+
+    assert [str(path) for path in (EXAMPLES / name).rglob("__pycache__")] == []
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_a_readme_names_the_files_of_its_own_folder(name):
+    example = read_example(name)
+    folder = f"examples/{name}"
+
+    assert example.server[:3] == ["tritonserver", "--model-repository", f"{folder}/models"]
+    assert example.client[:2] == ["python", f"{folder}/client.py"]
+    assert (EXAMPLES / name / "client.py").is_file()
+    models = sorted(path for path in example.models.iterdir())
+    assert models
+    assert [model.name for model in models if not (model / "1" / "model.py").is_file()] == []
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_a_client_fails_where_there_is_no_answer(name, tmp_path):
+    """Exit codes are what scripts look at; a client that cannot fail shows nothing."""
+    nobody = ServerProcess(None, work=tmp_path)  # never started: nobody listens on its ports
+
+    asked = read_example(name).ask(nobody)
+
+    assert asked.returncode != 0
+
+
+def test_the_table_of_examples_lists_every_folder_and_says_which_are_ours():
+    rows = {}
+    for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| [`"):
+            folder, _, where = (cell.strip() for cell in line.strip("|").split("|"))
+            rows[folder] = where
+
+    expected = {
+        f"[`{name}`]({name}/)": OURS.rstrip(": ").lower() if read_example(name).is_ours else "yes"
+        for name in example_names()
+    }
+    assert rows == {**expected, "[`demo`](demo/)": "in part"}
