@@ -182,3 +182,16 @@ def test_a_request_that_came_alone_may_be_withdrawn():
     scheduler.enqueue(1, alone=True)
     assert scheduler.withdraw(1)
     assert scheduler.enqueue(1) == [("a", (1,))]
+
+
+def test_what_was_withdrawn_holds_nobody_up_once_asked_again():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    scheduler.add("a")
+    scheduler.set_depth("a", 4)
+    scheduler.enqueue(0)
+    assert scheduler.enqueue(1, alone=True) == []
+    assert scheduler.enqueue(2) == []
+    assert scheduler.waiting_count == 2
+    assert scheduler.withdraw(1)
+    assert scheduler.wake() == [("a", (2,))]
+    assert scheduler.next_wakeup() is None

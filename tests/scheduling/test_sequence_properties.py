@@ -55,7 +55,8 @@ class Sequences(RuleBasedStateMachine):
         self.waiting: dict[Request, int] = {}
         self.held: dict[str, list[tuple[Request, int | str]]] = {}
         self.instances = 0
-        self.home: dict[int | str, str] = {}
+        self.home: dict[object, str] = {}
+        self.latest: dict[object, int] = {}
         self.gone: list[Request] = []
         self.again: set[Request] = set()
 
@@ -78,30 +79,20 @@ class Sequences(RuleBasedStateMachine):
         rows = [row for row in action.rows if row.item is not None]
         assert rows
         assert self.fills or len(rows) == len(action.rows)
-        ids = [row.correlation_id for row in rows]
-        assert len(set(ids)) == len(ids)
         assert len({row.item.shape_key for row in rows} - {None}) <= 1
-        for row in rows:
-            self.check_row(action.instance, row)
+        # An id may be used again while the sequence that had it before is still worked off: not ids are compared.
+        sequences = self.scheduler._hosts[action.instance].batch
+        for row, sequence in zip(rows, sequences, strict=True):
+            self.check_row(action.instance, row, sequence)
         self.held[action.instance] = [(row.item, row.correlation_id) for row in rows]
 
-    def check_row(self, instance, row):
+    def check_row(self, instance, row, sequence):
         request = row.item
-        if row.flags & START:
-            elsewhere = [held for name, held in self.held.items() if name != instance]
-            assert all(row.correlation_id != other for held in elsewhere for _, other in held)
-            self.home[row.correlation_id] = instance
-        assert self.home[row.correlation_id] == instance, "a sequence stays where it began"
+        assert self.home.setdefault(sequence, instance) == instance, "a sequence stays where it began"
         assert row.flags == (0 if request in self.again else request.flags if request.correlation_id else START)
-        if request not in self.again and request.correlation_id:
-            earlier = [
-                other
-                for other in self.waiting
-                if other.correlation_id == request.correlation_id
-                and other not in self.again
-                and other.name < request.name
-            ]
-            assert earlier == [], "requests of a sequence are executed in order"
+        if request not in self.again:
+            assert request.name >= self.latest.get(sequence, -1), "requests of a sequence are executed in order"
+            self.latest[sequence] = request.name
         del self.waiting[request]
 
     @rule(
