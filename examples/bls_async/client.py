@@ -1,4 +1,4 @@
-"""Ask a model that calls two models of half a second each at the same time."""
+"""Ask a model that calls two models of a second each at the same time."""
 
 import argparse
 import sys
@@ -29,8 +29,8 @@ def main():
     print("right  ", right.tolist())
     print("sum    ", total.tolist())
     print("product", product.tolist())
-    print("both in less than a second:", seconds < 1)
-    if not (np.array_equal(total, left + right) and np.array_equal(product, left * right) and seconds < 1):
+    print("sooner than one after the other:", seconds < 2)
+    if not (np.array_equal(total, left + right) and np.array_equal(product, left * right) and seconds < 2):
         sys.exit(f"a wrong answer, or too late: {seconds:.2f} s")
 
 

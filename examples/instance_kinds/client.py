@@ -12,7 +12,7 @@ def main():
     parser.add_argument("--url", default="localhost:8000", help="where the server answers HTTP")
     url = parser.parse_args().url
 
-    pause = np.array([500], dtype=np.uint32)
+    pause = np.array([1000], dtype=np.uint32)
     inputs = [httpclient.InferInput("PAUSE_MS", [1], "UINT32").set_data_from_numpy(pause)]
     with httpclient.InferenceServerClient(url, concurrency=3) as client:
         results = [sent.get_result() for sent in [client.async_infer("where", inputs) for _ in range(3)]]

@@ -1,4 +1,4 @@
-"""The product of two tensors, after half a second."""
+"""The product of two tensors, after a second."""
 
 import time
 
@@ -10,7 +10,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """Answer each request by itself."""
-        time.sleep(0.5)
+        time.sleep(1)
         responses = []
         for request in requests:
             left = pb_utils.get_input_tensor_by_name(request, "LEFT").as_numpy()

@@ -1,6 +1,7 @@
 """Reads PNG files of 8 bits per channel, grey or RGB, with or without alpha; needs nothing but numpy.
 
-For JPEG and other formats give the model an environment with Pillow, and use `PIL.Image.open` instead.
+For large photographs (here Python goes from pixel to pixel), JPEG and other formats give the model an environment with
+Pillow, and use `PIL.Image.open` instead.
 """
 
 import struct
@@ -10,6 +11,7 @@ import numpy as np
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by colour type
+LARGEST = 4096 * 4096  # pixels: a small file may claim to be huge
 
 
 def read_png(data):
@@ -29,11 +31,17 @@ def read_png(data):
             raise ValueError(
                 f"a PNG file of depth {depth}, colour type {colour}, interlaced {interlaced}; not read here"
             )
+        if not 0 < width * height <= LARGEST:
+            raise ValueError(f"a PNG file of {width} x {height} pixels; not read here")
         channels = CHANNELS[colour]
-        # Each line begins with the number of the filter that made it better to compress.
-        lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + width * channels)
+        size = height * (1 + width * channels)
+        content = zlib.decompressobj().decompress(chunks[b"IDAT"], size)
+        if len(content) < size:
+            raise ValueError("a broken PNG file: its end is missing")
     except (struct.error, zlib.error) as error:
         raise ValueError(f"a broken PNG file: {error}") from None
+    # Each line begins with the number of the filter that made it better to compress.
+    lines = np.frombuffer(content, np.uint8).reshape(height, 1 + width * channels)
     pixels = np.zeros((height + 1, width + 1, channels), np.uint8)  # a line of zeros above, a column on the left
     for row, line in enumerate(lines, 1):
         _undo_filter(int(line[0]), line[1:].reshape(width, channels), pixels[row - 1], pixels[row])

@@ -9,7 +9,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """No sequence has begun."""
-        self.amounts = {}  # by the sequence's number
+        self.states = {}  # total and count by the sequence's number
 
     def execute(self, requests):
         """A batch holds requests of different sequences, never two of one."""
@@ -21,15 +21,16 @@ class TritonPythonModel:
             pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
             for name in ("START", "END", "ID", "AMOUNT")
         )
-        if start:
-            # Also when the number was used before: its end may have been lost with a client that died.
-            self.amounts[sequence] = []
-        amounts = self.amounts[sequence]
-        amounts.append(amount)
+        # A sequence that falls silent ends without a request that says so. What it left is kept until its number begins
+        # anew, so keep little, or look for what is old from time to time.
+        total, count = (0, 0) if start else self.states[sequence]
+        total, count = total + amount, count + 1
         if end:
-            del self.amounts[sequence]
+            self.states.pop(sequence, None)
+        else:
+            self.states[sequence] = total, count
         outputs = [
-            pb_utils.Tensor("TOTAL", np.array([[sum(amounts)]], dtype=np.int32)),
-            pb_utils.Tensor("COUNT", np.array([[len(amounts)]], dtype=np.int32)),
+            pb_utils.Tensor("TOTAL", np.array([[total]], dtype=np.int32)),
+            pb_utils.Tensor("COUNT", np.array([[count]], dtype=np.int32)),
         ]
         return pb_utils.InferenceResponse(outputs)
