@@ -1,27 +1,26 @@
-"""Ask for values one by one over a gRPC stream, and print each as it arrives."""
+"""Ask for values one by one, over a gRPC stream and then as events over HTTP, and print each as it arrives."""
 
 import argparse
+import json
 import queue
 import sys
+import urllib.request
 
 import numpy as np
 import tritonclient.grpc as grpcclient
 
+VALUES = [4, 2, 0, 1]
+PAUSE_MS = 50
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="localhost:8001", help="where the server answers gRPC")
-    url = parser.parse_args().url
 
-    values = np.array([4, 2, 0, 1], dtype=np.int32)
-    pause = np.array([50], dtype=np.uint32)
+def over_grpc(url):
+    """What a gRPC stream brings, until the end is there."""
+    values, pause = np.array(VALUES, dtype=np.int32), np.array([PAUSE_MS], dtype=np.uint32)
     inputs = [
         grpcclient.InferInput("VALUES", list(values.shape), "INT32").set_data_from_numpy(values),
         grpcclient.InferInput("PAUSE_MS", [1], "UINT32").set_data_from_numpy(pause),
     ]
-    print("asked for", values.tolist())
     arrived = queue.Queue()
-    received = []
     with grpcclient.InferenceServerClient(url) as client:
         client.start_stream(callback=lambda result, error: arrived.put((result, error)))
         # Without the last argument an end that comes without outputs is not sent to the client.
@@ -32,12 +31,35 @@ def main():
                 sys.exit(f"an error: {error}")
             if result.get_response().parameters["triton_final_response"].bool_param:
                 break
-            received.append(result.as_numpy("VALUE").item())
-            print(f"  response {result.as_numpy('INDEX').item()}: {received[-1]}")
+            yield result.as_numpy("INDEX").item(), result.as_numpy("VALUE").item()
         client.stop_stream()
-    print("end after", len(received), "responses")
-    if received != values.tolist():
-        sys.exit("a wrong answer")
+
+
+def over_http(url):
+    """What the events of `generate_stream` bring, until the connection's end; no client library is needed for it."""
+    body = json.dumps({"VALUES": VALUES, "PAUSE_MS": PAUSE_MS}).encode()
+    with urllib.request.urlopen(f"http://{url}/v2/models/repeat/generate_stream", body) as events:
+        for line in events:
+            if line.startswith(b"data:"):
+                answer = json.loads(line[len(b"data:") :])
+                yield answer["INDEX"], answer["VALUE"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="localhost:8001", help="where the server answers gRPC")
+    parser.add_argument("--http-url", default="localhost:8000", help="where the server answers HTTP")
+    options = parser.parse_args()
+
+    print("asked for", VALUES)
+    for protocol, answers in (("gRPC", over_grpc(options.url)), ("HTTP", over_http(options.http_url))):
+        received = []
+        for index, value in answers:
+            received.append(value)
+            print(f"  {protocol} response {index}: {value}", flush=True)
+        print(f"  {protocol} end after {len(received)} responses")
+        if received != VALUES:
+            sys.exit("a wrong answer")
 
 
 if __name__ == "__main__":

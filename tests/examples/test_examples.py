@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from examples.running import EXAMPLES, OURS, example_names, read_example
 from support.server import ServerError, ServerProcess
@@ -44,6 +46,11 @@ def test_a_readme_names_the_files_of_its_own_folder(name):
     models = sorted(path for path in example.models.iterdir())
     assert models
     assert [model.name for model in models if not (model / "1" / "model.py").is_file()] == []
+
+
+def test_models_run_under_every_python_that_a_guest_may_have():
+    for path in EXAMPLES.rglob("model.py"):
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("name", example_names())
