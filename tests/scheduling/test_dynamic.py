@@ -50,7 +50,9 @@ def test_a_batch_waits_for_its_delay_and_no_longer():
 
 def test_a_batch_that_reaches_a_preferred_size_goes_at_once():
     made = scheduler("a", preferred=[4], delay_us=5000)
-    assert dispatched(enqueue(made, *map(Request, range(5)))) == [("a", [0, 1, 2, 3])]
+    assert enqueue(made, *map(Request, range(3))) == []
+    assert dispatched(enqueue(made, Request(3))) == [("a", [0, 1, 2, 3])]
+    assert enqueue(made, Request(4)) == []
     assert made.next_wakeup() is None, "its instance works: there is nothing to wait for"
 
 

@@ -219,6 +219,7 @@ def test_a_sequence_in_use_is_not_idle():
     send(made, 1, START)
     made.finished("a", 1 * MS)
     send(made, 1, now=4 * MS)
+    assert made.wake(40 * MS) == []
     made.finished("a", 50 * MS)
     assert rows(send(made, 1, now=54 * MS)) == [("a", [1])]
 
@@ -265,6 +266,30 @@ def test_a_cancelled_sequence_leaves_the_backlog():
     assert made.withdraw(request)
     assert made.wake(0) == made.finished("a") == []
     assert made.waiting_count == 0
+    assert rows(send(made, 3, START)) == [("a", [3])], "it took no slot with it"
+
+
+def test_a_slot_that_a_cancelled_sequence_left_is_the_backlogs():
+    made = scheduler("a", size=1)
+    requests = [Request(number, correlation_id=1, flags=START if not number else 0) for number in range(2)]
+    made.enqueue(requests[0], 0)
+    made.finished("a")
+    [first] = made.enqueue(requests[1], 0)
+    made.undo("a", first.items)
+    send(made, 2, START)
+    made.withdraw(requests[1])
+    assert rows(send(made, 3, START)) == [("a", [2])]
+
+
+def test_a_sequence_that_was_given_a_slot_in_time_does_not_expire():
+    made = scheduler("a", size=1)
+    send(made, 1, START | END)
+    send(made, 2, START, "b1", timeout_us=3000)
+    send(made, 2, 0, "b2")
+    assert rows(made.finished("a", 1 * MS)) == [("a", ["b1"])]
+    assert made.next_wakeup() is None
+    assert made.wake(9 * MS) == []
+    assert rows(made.finished("a", 9 * MS)) == [("a", ["b2"])]
 
 
 def test_sequences_end_with_the_instance_they_began_on():
