@@ -176,6 +176,7 @@ class MetricFamily:
     GAUGE: Final = MetricKind.GAUGE
     HISTOGRAM: Final = MetricKind.HISTOGRAM
     def __init__(self, name: str, description: str, kind: MetricKind) -> None: ...
+    def __del__(self) -> None: ...
     def Metric(self, labels: dict[str, str] | None = None, buckets: list[float] | None = None) -> Metric: ...  # noqa: N802
 
 class SharedMemory:

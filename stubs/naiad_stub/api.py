@@ -1,21 +1,21 @@
 """Puts the API onto `triton_python_backend_utils`, and makes `c_python_backend_utils` importable.
 
-The utils module may be a backend's own, so nothing is asked of it but to be a module. Metrics and model control are
-here by name, so that a model which imports them starts; using them says plainly that this stub does not have them.
+The utils module may be a backend's own, so nothing is asked of it but to be a module.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Dict
 
 from naiad_stub.calls import ResponseIterator
+from naiad_stub.control import is_model_ready, load_model, unload_model
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.logger import Logger
+from naiad_stub.metrics import Metric, MetricFamily, MetricKind
 from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import InferenceResponseSender
@@ -31,90 +31,6 @@ _is_preparing = False
 def get_model_dir() -> str:
     """The folder of the model's version, as written in the server's model repository."""
     return _model_dir
-
-
-class MetricKind(enum.IntEnum):
-    """Kinds of metrics."""
-
-    COUNTER = 0
-    GAUGE = 1
-    HISTOGRAM = 2
-
-
-class Metric:
-    """One metric of a family; there is no constructor, as families make them."""
-
-    __slots__ = ()
-    __module__ = API_MODULE
-
-    def __init__(self) -> None:
-        raise TypeError("Metric: No constructor defined! Use MetricFamily.Metric()")
-
-
-class MetricFamily:
-    """A family of metrics with one name."""
-
-    __slots__ = ()
-    __module__ = API_MODULE
-
-    COUNTER = MetricKind.COUNTER
-    GAUGE = MetricKind.GAUGE
-    HISTOGRAM = MetricKind.HISTOGRAM
-
-    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not all(map(isinstance, (name, description, kind), (str, str, MetricKind))):
-            raise TypeError(
-                "MetricFamily takes a name, a description and one of its kinds, such as MetricFamily.COUNTER"
-            )
-        raise TritonModelException(
-            f"Error when creating MetricFamily: '{name}' cannot be created, as this server takes no metrics from models"
-        )
-
-
-class Control:
-    """What models ask about other models. A server, or a test, puts its own in place of this one."""
-
-    def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:  # noqa: ARG002
-        """Load a model, with a configuration and files if they are given."""
-        _refuse_control("Failed to load model", model_name)
-
-    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: ARG002, FBT001
-        """Begin to unload a model."""
-        _refuse_control("Failed to unload model", model_name)
-
-    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002
-        """Whether a model can infer."""
-        _refuse_control("Failed to check model readiness", model_name)
-
-
-control = Control()
-"""The hook; looked up at every call, so assign to `naiad_stub.api.control`."""
-
-
-def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Ask the server to load a model."""
-    if files is not None and not isinstance(files, dict):
-        raise TritonModelException(
-            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
-        )
-    control.load_model(model_name, config, files)
-
-
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Ask the server to unload a model."""
-    control.unload_model(model_name, unload_dependents)
-
-
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Ask the server whether a model can infer."""
-    return control.is_model_ready(model_name, model_version)
-
-
-def _refuse_control(prefix: str, model_name: str) -> NoReturn:
-    """Say that models cannot control models."""
-    raise TritonModelException(
-        f"{prefix}: models of this server cannot control models; use its HTTP or gRPC interface for '{model_name}'"
-    )
 
 
 class _FromTheServer:

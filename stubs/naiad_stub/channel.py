@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
 
 from naiad_stub import wire
 
@@ -66,7 +66,7 @@ class Channel:
         self.handlers: Dict[int, Callable[[bytes], None]] = {}
         self.queued: Optional[Callable[[], None]] = None
         self._send_lock = threading.Lock()
-        self._posted: deque[bytes] = deque()
+        self._posted: deque[Union[bytes, Callable[[], bytes]]] = deque()
         self._returned: deque[int] = deque()  # input blocks to be given back with the next message
         self._leading = threading.Lock()  # held by the thread that reads
         self._mutex = threading.Lock()  # guards what follows
@@ -88,18 +88,23 @@ class Channel:
                 data = self._take_posted() + data
             self._write(data)
         if self._posted:
-            self._flush()
+            self.flush()
 
     def post(self, data: bytes) -> None:
         """Send one or more whole frames, from where nothing may wait for a lock, such as a finalizer."""
         self._posted.append(data)
-        self._flush()
+        self.flush()
+
+    def post_later(self, make: Callable[[], bytes]) -> None:
+        """Have the next message, or `flush`, take along the frames that *make* makes then. Callable anywhere."""
+        self._posted.append(make)
 
     def give_back(self, block: int) -> None:
         """Tell the host with the next message that nothing refers to an input block any more. Callable anywhere."""
         self._returned.append(block)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is posted, unless another thread is sending and will see to it. Never raises."""
         # Whoever holds the lock looks at the queue again when it has let go.
         while self._posted and self._send_lock.acquire(blocking=False):
             try:
@@ -119,7 +124,8 @@ class Channel:
             parts.append(wire.pack(wire.Kind.GIVE_BACK, blocks))
         posted = self._posted
         while posted:
-            parts.append(posted.popleft())
+            item = posted.popleft()
+            parts.append(item if isinstance(item, bytes) else item())
         return b"".join(parts)
 
     def _write(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """The guest program: what runs between the interpreter's start and its end.
 
-Arguments: --socket FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else arrives in
-the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its parent dies, so
-no guest outlives its server, however busy its model is.
+Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else
+arrives in the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its
+parent dies, so no guest outlives its server, however busy its model is.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import socket
 import sys
 import threading
 
-from naiad_stub import logger, wire
+from naiad_stub import control, logger, metrics, wire
+from naiad_stub.asking import Asking
 from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.model_loading import LoadError, complete_config
+from naiad_stub.readiness import ReadinessThread
 from naiad_stub.segment import Segment
 from naiad_stub.serving import ModelServer
 
@@ -44,6 +47,9 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     channel.send(wire.pack(wire.Kind.HELLO, wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__))
     logger.sink = lambda level, file, line, text: channel.send(wire.pack(wire.Kind.LOG, level, file, line, text))
     spec = wire.unpack(wire.Kind.LOAD, channel.receive()[1])[0]  # nothing else comes before it
+    asking = Asking(channel, spec["instance_name"])
+    control.server = control.ServerControl(asking)
+    metrics.server = ServerMetrics(asking)
     with _Heartbeat(channel):
         try:
             if spec["mode"] == "complete":
@@ -55,9 +61,13 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
         except LoadError as error:
             channel.send(wire.pack(wire.Kind.FAILED, _INTERNAL, error.message, error.traceback_text))
             return 0
-    channel.send(
-        wire.pack(wire.Kind.READY, int(hasattr(model.model, "execute")), int(hasattr(model.model, "is_ready")))
-    )
+    is_ready = getattr(model.model, "is_ready", None)
+    side = socket.socket(fileno=int(options["--side"]))
+    if is_ready is None:
+        side.close()
+    else:
+        ReadinessThread(side, is_ready, model.running_loop).start()
+    channel.send(wire.pack(wire.Kind.READY, int(hasattr(model.model, "execute")), int(is_ready is not None)))
     model.run()
     model.finalize()
     channel.send(wire.pack(wire.Kind.FINALIZED))

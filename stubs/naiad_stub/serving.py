@@ -93,6 +93,10 @@ class ModelServer:
             elif kind == wire.Kind.FINALIZE:
                 return
 
+    def running_loop(self) -> Optional[asyncio.AbstractEventLoop]:
+        """The event loop that this thread runs, None where it runs none."""
+        return self._loop
+
     def finalize(self) -> None:
         """Call the model's `finalize`; what it raises is logged only (as the reference does)."""
         self._end_loop()

@@ -220,19 +220,19 @@ def test_a_module_that_is_missing_is_named(load, tmp_path):
             lambda: api.MetricFamily("a", "b", api.MetricFamily.GAUGE),
             "Error when creating MetricFamily: 'a' cannot be created",
         ),
-        (lambda: api.load_model("x"), "Failed to load model: models of this server cannot control models"),
+        (lambda: api.load_model("x"), "Failed to load model: there is no server here"),
         (
             lambda: api.load_model("x", files=[]),
             "failed to load model 'x', files should be a dictionary of file paths and file contents",
         ),
-        (lambda: api.unload_model("x"), "Failed to unload model: models of this server cannot control models"),
+        (lambda: api.unload_model("x"), "Failed to unload model: there is no server here"),
         (
             lambda: api.is_model_ready("x"),
-            "Failed to check model readiness: models of this server cannot control models",
+            "Failed to check model readiness: there is no server here",
         ),
     ],
 )
-def test_what_is_known_by_name_only_says_so(use, message):
+def test_what_needs_a_server_says_so_where_there_is_none(use, message):
     with pytest.raises(TritonModelException) as raised:
         use()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from naiad_stub import api, logger
+from naiad_stub import control, logger
 from naiad_stub import request as requests
 from naiad_stub.exceptions import TritonModelException
 
@@ -60,8 +60,9 @@ def opened(model: Active) -> None:
     """Lead the hooks here from the first model on."""
     with _lock:
         if not _open:
-            _before[:] = [requests.calls, requests.is_cancelled, logger.sink, api.control]
-            requests.calls, requests.is_cancelled, logger.sink, api.control = _Calls(), is_cancelled, _log, _Control()
+            _before[:] = [requests.calls, requests.is_cancelled, logger.sink, control.server]
+            requests.calls, requests.is_cancelled = _Calls(), is_cancelled
+            logger.sink, control.server = _log, _Control()
         _open.append(model)
 
 
@@ -70,7 +71,7 @@ def closed(model: Active) -> None:
     with _lock:
         _open.remove(model)
         if not _open:
-            requests.calls, requests.is_cancelled, logger.sink, api.control = _before
+            requests.calls, requests.is_cancelled, logger.sink, control.server = _before
             _before.clear()
 
 
@@ -116,7 +117,7 @@ class _Calls(requests.Calls):
         return run
 
 
-class _Control(api.Control):
+class _Control(control.Control):
     """Model control by all models under test."""
 
     def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:

@@ -49,8 +49,8 @@ class GuestProcess:
 
     def spawn(
         self, memory: InstanceMemory, printed: Callable[[str, str], None], gone: Callable[[int], None]
-    ) -> socket.socket:
-        """Start it; return the host's end of its channel.
+    ) -> tuple[socket.socket, socket.socket]:
+        """Start it; return the host's ends of its channel and of the one beside it.
 
         Args:
             memory: Of the instance.
@@ -60,7 +60,7 @@ class GuestProcess:
         Raises:
             ExecutionEnvironmentError: If it cannot be started.
         """
-        self._process, sock = spawn(self._spec, memory)
+        self._process, socks = spawn(self._spec, memory)
         self._gone = gone
         self.pid = self._process.pid
         self._lines = [
@@ -69,7 +69,7 @@ class GuestProcess:
             if pipe is not None
         ]
         self._watch()
-        return sock
+        return socks
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` tells when it is gone."""

@@ -38,8 +38,10 @@ class LaunchSpec:
     at_terminal: bool = False
 
 
-def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the guest and return it with the host's end of its channel.
+def spawn(
+    spec: LaunchSpec, memory: InstanceMemory
+) -> tuple[subprocess.Popen[bytes], tuple[socket.socket, socket.socket]]:
+    """Start the guest; return it with the host's ends of its channel and of the one beside it, for readiness.
 
     Must be called on the main thread: the kernel ends a guest with the *thread* that started it
     (prctl(2), PR_SET_PDEATHSIG).
@@ -48,12 +50,14 @@ def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[by
         GuestDiedError: If the interpreter cannot be executed.
     """
     host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    descriptors = (guest_end.fileno(), memory.input_descriptor, memory.output_descriptor)
+    host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    descriptors = (guest_end.fileno(), guest_side.fileno(), memory.input_descriptor, memory.output_descriptor)
     argv = [str(spec.python), str(spec.stub)]
     for name, value in (
         ("--socket", descriptors[0]),
-        ("--inputs", descriptors[1]),
-        ("--outputs", descriptors[2]),
+        ("--side", descriptors[1]),
+        ("--inputs", descriptors[2]),
+        ("--outputs", descriptors[3]),
         ("--inputs-size", memory.inputs.capacity),
         ("--outputs-size", memory.output_capacity),
         ("--host", os.getpid()),
@@ -73,8 +77,11 @@ def spawn(spec: LaunchSpec, memory: InstanceMemory) -> tuple[subprocess.Popen[by
         )
     except OSError as error:
         host_end.close()
+        host_side.close()
         raise GuestDiedError(f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}") from error
     finally:
         guest_end.close()
+        guest_side.close()
     host_end.setblocking(False)
-    return process, host_end
+    host_side.setblocking(False)
+    return process, (host_end, host_side)

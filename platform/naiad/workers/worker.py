@@ -23,6 +23,7 @@ from naiad.workers.channel import Channel
 from naiad.workers.exchange import CODES, Answer, Interface, pack_returned, read_responses, write_execute
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
+from naiad.workers.readiness import ReadinessQuestions
 from naiad.workers.startup import Startup
 
 logger = logging.getLogger("naiad.workers")
@@ -110,7 +111,7 @@ class Worker:
         memory: Its segments.
         batches: What it executes or will execute, by number, oldest first.
         open: Keys of all requests that have not their last answer.
-        has_is_ready: Whether its model wants to be asked.
+        readiness: Asks its model whether it is ready; None if that does not define `is_ready`.
     """
 
     def __init__(self, spec: LaunchSpec, owner: Owner, interface: Interface, services: Services) -> None:
@@ -119,7 +120,7 @@ class Worker:
         self.memory = InstanceMemory(spec.name)
         self.batches: dict[int, Batch] = {}
         self.open: set[int] = set()
-        self.has_is_ready = False
+        self.readiness: ReadinessQuestions | None = None
         self._owner = owner
         self._services = services
         self._interface = interface
@@ -135,6 +136,11 @@ class Worker:
         self._kept: dict[int, None] = {}  # input blocks that the model still refers to
         self._calls = CallReader(spec.name)
         self._results: deque[tuple[int, InferResponse | None, bool]] = deque()  # that wait for room
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its model is being loaded."""
+        return self._startup is not None
 
     @property
     def pid(self) -> int:
@@ -162,7 +168,7 @@ class Worker:
         """
         self._startup = startup = Startup(self.spec, self._process, self._send)
         try:
-            sock = self._process.spawn(
+            sock, side = self._process.spawn(
                 self.memory, lambda stream, line: self._owner.printed(self, stream, line), self._gone
             )
         except NaiadError:
@@ -170,6 +176,7 @@ class Worker:
             raise
         self.memory.drop_descriptors()
         self._channel = Channel(sock, self._loop, self._take, self._channel_ended)
+        self.readiness = ReadinessQuestions(side, self.spec.name)
         try:
             answer = await startup.wait()
         except BaseException:
@@ -177,7 +184,7 @@ class Worker:
             raise
         finally:
             self._startup = None
-        self.python, self.has_is_ready = startup.python, startup.has_is_ready
+        self.python, self.readiness = startup.python, self.readiness.kept_if(startup.has_is_ready)
         return answer
 
     async def stop(self, timeout: float) -> None:
@@ -385,5 +392,7 @@ class Worker:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self.readiness is not None:
+            self.readiness.close()
         self._process.close()
         self.memory.close()

@@ -1,0 +1,81 @@
+"""Answers to "is the model ready?", given while its `execute` runs.
+
+The model's `is_ready` runs on a thread of its own, which waits on a socket of its own; only models that define it have
+that thread. A coroutine runs on the model's event loop where one runs, since it may await what lives there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
+
+from naiad_stub import loader, wire
+
+if TYPE_CHECKING:  # dear to import, and few models need it
+    import asyncio
+
+_RECEIVE = 4096
+
+
+class ReadinessThread:
+    """Waits for questions.
+
+    Args:
+        sock: Its own.
+        is_ready: The model's method.
+        running_loop: Returns the event loop of the model, None while there is none.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        is_ready: Callable[[], Any],
+        running_loop: Callable[[], Optional[asyncio.AbstractEventLoop]],
+    ) -> None:
+        self._socket = sock
+        self._is_ready = is_ready
+        self._running_loop = running_loop
+        os.register_at_fork(after_in_child=sock.close)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        threading.Thread(target=self._run, name="naiad-readiness", daemon=True).start()
+
+    def _run(self) -> None:
+        reader = wire.FrameReader()
+        try:
+            while True:
+                data = self._socket.recv(_RECEIVE)
+                if not data:
+                    return
+                for kind, payload in reader.feed(data):
+                    if kind == wire.Kind.ASK_READY:
+                        (number,) = wire.unpack(kind, payload)
+                        self._socket.sendall(wire.pack(wire.Kind.READINESS, number, *self._ask()))
+        except OSError:  # the host is gone
+            return
+
+    def _ask(self) -> Tuple[int, str]:
+        """1 if the model is ready; else 0 and what was wrong, if anything was."""
+        try:
+            answer = self._is_ready()
+            if hasattr(answer, "__await__"):
+                answer = self._await(answer)
+        except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
+            return 0, loader.format_exception(error)[0]
+        if not isinstance(answer, bool):
+            return 0, "is_ready() must return a boolean value"
+        return int(answer), ""
+
+    def _await(self, awaitable: Any) -> Any:
+        import asyncio  # whoever defines a coroutine has imported it
+
+        async def run() -> Any:
+            return await awaitable
+
+        loop = self._running_loop()
+        if loop is not None and loop.is_running():
+            return asyncio.run_coroutine_threadsafe(run(), loop).result()
+        return asyncio.run(run())
