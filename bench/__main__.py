@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bench import cases, report
 from bench.environment import packed_environment
+from bench.ours import install as install_ours
+from bench.ours import python_of
 from bench.reference import Reference, install
 from bench.results import OURS, THEIRS, Results
 from bench.servers import Program
@@ -37,7 +39,8 @@ def main() -> int:
     results = session.run(names, packed_environment(FOLDER) if wants_environment else None)
     settings = f"`python -m bench {' '.join(sys.argv[1:])}`".replace(" `", "`")
     settings += f", {session.rounds} rounds by turns, 3 windows of {session.window} s each"
-    return _conclude(results, settings, page=PAGE if options.write or _is_whole(options) else None)
+    python = python_of(install_ours(FOLDER, reference))
+    return _conclude(results, settings, python, page=PAGE if options.write or _is_whole(options) else None)
 
 
 def _options() -> argparse.Namespace:
@@ -52,7 +55,7 @@ def _options() -> argparse.Namespace:
 
 
 def _programs(reference: Reference) -> list[Program]:
-    ours = [str(Path(sys.executable).with_name("tritonserver"))]
+    ours = [str(install_ours(FOLDER, reference))]
     return [
         Program(THEIRS, reference.server_command(), reference.server_environ(packages=True)),
         Program(OURS, ours, {}),
@@ -63,12 +66,12 @@ def _is_whole(options: argparse.Namespace) -> bool:
     return not options.quick and not options.only and len(options.servers) == len((OURS, THEIRS))
 
 
-def _conclude(results: Results, settings: str, page: Path | None) -> int:
+def _conclude(results: Results, settings: str, python: str, page: Path | None) -> int:
     if page is not None:
-        report.write(page, results, settings)
+        report.write(page, results, settings, python)
         print(f"written: {page.relative_to(ROOT)}")
     else:
-        print(report.render(results, settings, prose=""))
+        print(report.render(results, settings, python, prose=""))
     return 0
 
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 
 from bench.perf import Load
-from bench.repository import IDENTITY_SIZES
+from bench.repository import CALLS_PER_REQUEST, IDENTITY_SIZES, RESPONSES_PER_REQUEST
 
 PROTOCOLS = ("http", "grpc")
 # Enough clients to keep both cores busy with one instance; more would only lengthen the queue.
@@ -26,6 +26,11 @@ LOADS: dict[str, Load] = {
     )
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
+}
+BLS, STREAM = "bls-http", "decoupled-grpc"
+LOADS |= {
+    BLS: Load(model="calls", protocol="http", concurrency=1, parts=CALLS_PER_REQUEST),
+    STREAM: Load(model="repeat", protocol="grpc", concurrency=1, stretch=2, parts=RESPONSES_PER_REQUEST, streams=True),
 }
 STARTS: dict[str, int] = {f"start-{count}": count for count in COPIES}
 ENVIRONMENT_FIRST, ENVIRONMENT_SECOND = "environment-first", "environment-second"
@@ -60,6 +65,8 @@ TARGETS = (
     Target("HTTP identity throughput, 64 KB", "identity-http-64KB", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 1 MB", "identity-http-1MB", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 16 MB", "identity-http-16MB", "throughput", 1.7, at_least=True),
+    Target("call of a model to another (p50)", BLS, "p50", 0.8, at_least=False),
+    Target("responses/s of a decoupled model, gRPC", STREAM, "throughput", 1.5, at_least=True),
     Target("second start with an environment", ENVIRONMENT_SECOND, "seconds", 0.2, at_least=False),
     Target("memory (PSS) per idle instance", "start-20", "instance_pss", 1.0, at_least=False),
 )

@@ -21,19 +21,33 @@ TIMEOUT = 180
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load: which model, how many clients at once, over what; `stretch` lengthens the windows for slow answers."""
+    """A load.
+
+    Attributes:
+        model: Which model is asked.
+        protocol: Over what.
+        concurrency: How many clients ask at once.
+        stretch: Lengthens the windows for slow answers.
+        parts: How many calls or responses a request stands for; the figures are for one of them.
+        streams: Whether the model is asked over a stream, as a decoupled one must be.
+    """
 
     model: str
     protocol: str
     concurrency: int
     stretch: float = 1.0
+    parts: int = 1
+    streams: bool = False
 
 
 def measure(reference: Reference, server: Server, load: Load, window: float) -> dict[str, float]:
     """Throughput (requests/s), latencies and CPU per request (microseconds) under a load."""
     requests_before, cpu_before = server.inference_count(load.model), server.cpu_seconds()
     figures = _run(reference, server.address(load.protocol), load, window)
-    requests = max(server.inference_count(load.model) - requests_before, 1)
+    requests = max(server.inference_count(load.model) - requests_before, 1) * load.parts
+    figures = {
+        name: figure * load.parts if name == "throughput" else figure / load.parts for name, figure in figures.items()
+    }
     host, guest = (after - before for after, before in zip(server.cpu_seconds(), cpu_before, strict=True))
     return {**figures, "host_cpu": host / requests * 1e6, "guest_cpu": guest / requests * 1e6}
 
@@ -57,6 +71,7 @@ def _run(reference: Reference, address: str, load: Load, window: float) -> dict[
             *reference.load_command(),
             *("-m", load.model, "-u", address, "-i", load.protocol),
             *("--concurrency-range", str(load.concurrency), "--input-data", "zero", "--percentile", "95"),
+            *(("--streaming",) if load.streams else ()),
             *("-p", str(int(window * load.stretch * 1000)), "-r", WINDOWS, "-s", ANY_SPREAD, "-f", str(report)),
         ]
         environ = {**os.environ, **reference.load_environ()}

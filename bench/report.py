@@ -26,18 +26,18 @@ _MEMORY = "The processes below a server with 20 loaded models, divided by 20, an
 _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
 
 
-def write(path: Path, results: Results, settings: str) -> None:
+def write(path: Path, results: Results, settings: str, python: str) -> None:
     """Write the page anew, but for the prose between its markers."""
     prose = _prose(path.read_text()) if path.exists() else _NO_PROSE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results, settings, prose))
+    path.write_text(render(results, settings, python, prose))
 
 
-def render(results: Results, settings: str, prose: str) -> str:
+def render(results: Results, settings: str, python: str, prose: str) -> str:
     """The page."""
     parts = [
         f"# Benchmarks\n\n{_INTRODUCTION}",
-        _facts(settings),
+        _facts(settings, python),
         f"## Targets\n\n{_targets(results)}",
         f"{PROSE_BEGIN}\n{prose.strip()}\n{PROSE_END}",
         f"## Requests\n\n{_REQUESTS}\n\n{_loads(results)}",
@@ -52,12 +52,13 @@ def _prose(page: str) -> str:
     return found[1] if found else _NO_PROSE
 
 
-def _facts(settings: str) -> str:
+def _facts(settings: str, python: str) -> str:
     today = dt.datetime.now(tz=dt.timezone.utc).date()
     rows = [
         ("date", str(today)),
         ("machine", f"{_processor()}, {os.cpu_count()} cores, {_memory_size()}"),
-        ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
+        ("system", f"{platform.system()} {platform.release()}"),
+        ("Python of naiad", python),
         ("naiad", version("naiad")),
         ("Triton", f"2.51.0 with its Python backend ({SERVER_WHEEL})"),
         ("perf_analyzer", f"2.41.1 ({LOAD_WHEEL})"),

@@ -38,11 +38,56 @@ class TritonPythonModel:
 """
 
 
+CALLS_PER_REQUEST = 32
+CALLS = f"""\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            for _ in range({CALLS_PER_REQUEST}):
+                call = pb_utils.InferenceRequest(
+                    model_name="called",
+                    requested_output_names=["OUTPUT0"],
+                    inputs=[pb_utils.Tensor("INPUT0", tensor.as_numpy())],
+                )
+                response = call.exec()
+                if response.has_error():
+                    raise pb_utils.TritonModelException(response.error().message())
+                tensor = pb_utils.get_output_tensor_by_name(response, "OUTPUT0")
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())]))
+        return responses
+"""
+
+RESPONSES_PER_REQUEST = 1000
+REPEAT = f"""\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            array = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            for _ in range({RESPONSES_PER_REQUEST}):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+
+
 def write_load_models(repository: Path) -> None:
-    """`add_sub` and an identity model of each size."""
+    """`add_sub`, an identity model of each size, one that calls another, and a decoupled one."""
     _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
     for name, elements in IDENTITY_SIZES.items():
         _write(repository / f"identity_{name}", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), elements))
+    one = _ports(("INPUT0",), ("OUTPUT0",), 16)
+    _write(repository / "called", IDENTITY, one)
+    _write(repository / "calls", CALLS, one)
+    _write(repository / "repeat", REPEAT, one + DECOUPLED)
 
 
 def write_copies(repository: Path, count: int) -> None:

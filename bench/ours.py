@@ -1,0 +1,53 @@
+"""naiad under the same build of Python that the reference's models run on.
+
+The reference's stub loads the system's libpython. Where this benchmark was started by another build (pyenv's are
+compiled without profile-guided optimisation, the distributions' with it, which is a quarter of the time of every line),
+the comparison would be one of compilers. NAIAD_BENCH_PYTHON names an interpreter to use instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.reference import Reference
+
+ROOT = Path(__file__).parents[1]
+
+
+def install(folder: Path, reference: Reference) -> Path:
+    """The program `tritonserver` of this checkout, in an environment made for it under *folder* if need be."""
+    interpreter = _interpreter(reference)
+    if interpreter == Path(sys.executable):
+        return Path(sys.executable).with_name("tritonserver")
+    program = folder / "ours" / "bin" / "tritonserver"
+    if not program.exists():
+        print(f"installing naiad for {interpreter} (once) ...", flush=True)
+        subprocess.run([sys.executable, "-m", "virtualenv", "-q", "-p", interpreter, folder / "ours"], check=True)
+        pip = [str(folder / "ours" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+        subprocess.run([*pip, "install", "-e", str(ROOT)], check=True)
+    return program
+
+
+def python_of(program: Path) -> str:
+    """Version and origin of the Python that runs *program*, for the page."""
+    ask = "import sys, sysconfig as s; print(sys.version.split()[0], s.get_config_var('CONFIG_ARGS'))"
+    done = subprocess.run([program.with_name("python"), "-c", ask], capture_output=True, text=True, check=True)
+    number, _, options = done.stdout.strip().partition(" ")
+    return f"{number}, {'optimised build' if 'optimizations' in options else 'build without optimisations'}"
+
+
+def _interpreter(reference: Reference) -> Path:
+    given = os.environ.get("NAIAD_BENCH_PYTHON")
+    if given:
+        return Path(given)
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = reference.root / "backends" / "python" / "triton_python_backend_stub"
+    done = subprocess.run(["ldd", stub], capture_output=True, text=True, check=False)
+    found = re.search(r"libpython\S+ => (\S+)", done.stdout)
+    system = Path(f"/usr/bin/python{minor}")
+    is_system = found is not None and Path(found[1]).resolve().is_relative_to("/usr/lib")
+    return system if is_system and system.exists() else Path(sys.executable)
