@@ -8,10 +8,11 @@ to be asked again without anything having happened.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InputTensor
+from naiad.scheduling.compat import NamedTuple
 
 __all__ = [
     "Action",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from naiad.scheduling.compat import NamedTuple
 
 __all__ = ["Delivery", "ResponseOrder"]
 

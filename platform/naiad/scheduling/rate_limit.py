@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from naiad.errors import ConfigError
+from naiad.scheduling.compat import NamedTuple
 
 __all__ = ["EVERY_DEVICE", "Grant", "Limit", "RateLimiter", "Resource"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, Protocol
+from typing import Generic, Protocol
 
 from naiad.scheduling.batching import BatchRule
+from naiad.scheduling.compat import NamedTuple
 from naiad.scheduling.interface import Instance, Item
 
 __all__ = ["Batch", "Direct", "Host", "Oldest", "Sequence", "SequenceRequest", "Slot"]
