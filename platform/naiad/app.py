@@ -14,6 +14,7 @@ import uvloop
 
 from naiad.config.backend_settings import effective_settings
 from naiad.config.options import ModelControlMode, ServerOptions
+from naiad.engine.control import ModelControl
 from naiad.engine.engine import Engine, EngineSettings
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.environments.manager import EnvironmentManager
@@ -23,6 +24,7 @@ from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.metrics.collect import pending_requests
+from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
@@ -115,7 +117,9 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
         load_retries=options.model_load_retry_count,
         exit_timeout=options.exit_timeout_secs,
     )
-    return Engine(settings, loader)
+    engine = Engine(settings, loader)
+    ModelControl(engine)
+    return engine
 
 
 def grpc_settings(options: ServerOptions) -> GrpcSettings:
@@ -163,7 +167,10 @@ async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncE
             engine,
             address=options.metrics_address,
             port=options.metrics_port,
-            collectors=[lambda: [pending_requests(engine.pending_counts())]],
+            collectors=[
+                lambda: [pending_requests(engine.pending_counts())],
+                lambda: custom_families(engine.metrics),
+            ],
             with_system=options.allow_cpu_metrics,
         )
         port = await metrics.start()

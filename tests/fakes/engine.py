@@ -74,6 +74,12 @@ class FakeEngine:
     def is_ready(self) -> bool:
         return self.ready
 
+    async def check_server_ready(self) -> bool:
+        return self.ready
+
+    async def check_ready(self, name: str, version: int = LATEST) -> bool:
+        return self.is_model_ready(name, version)
+
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         return self._find(name, version).ready
 

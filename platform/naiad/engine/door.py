@@ -28,6 +28,12 @@ class EngineDoor(Protocol):
     def is_ready(self) -> bool:
         """Whether the server takes requests, and (strict readiness) every model with it."""
 
+    async def check_server_ready(self) -> bool:
+        """As `is_ready`; with strict readiness, every model that can is asked whether it is ready, too."""
+
+    async def check_ready(self, name: str, version: int = LATEST) -> bool:
+        """As `is_model_ready`; a model that can is asked whether it is ready, too, for at most five seconds."""
+
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version can infer now; raises `UnknownModelError` for a model that does not exist."""
 

@@ -6,6 +6,7 @@ Everything but the coroutines answers at once, on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -16,8 +17,11 @@ from typing import Any
 import naiad
 from naiad.config.model import freeze_version_policy
 from naiad.engine.loading import Loader
+from naiad.engine.model_metrics import ModelMetrics
+from naiad.engine.readiness import are_ready
 from naiad.engine.registry import LATEST, Registry, VersionRecord
 from naiad.engine.services import ModelServices
+from naiad.engine.source import ModelSource, find_source, not_found
 from naiad.engine.version import ModelVersion
 from naiad.errors import (
     Code,
@@ -27,13 +31,11 @@ from naiad.errors import (
     NaiadError,
     NotReadyError,
     RepositoryError,
-    UnsupportedRequestError,
 )
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata
 from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
-from naiad.repository.read import read_config
 
 logger = logging.getLogger("naiad.engine")
 
@@ -77,6 +79,7 @@ class Engine:
 
     Attributes:
         services: What models may want of the server.
+        metrics: The models' own metrics.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -84,11 +87,13 @@ class Engine:
         self._loader = loader
         self._registry = Registry()
         self.services = ModelServices(self._registry)
+        self.metrics = ModelMetrics(self.services)
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._locks: dict[str, asyncio.Lock] = {}
         self._state = "starting"
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
         self._unloads: set[asyncio.Task[None]] = set()
+        self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +111,9 @@ class Engine:
         if self._settings.is_explicit:
             wanted, missing = self._startup(wanted)
             failures = missing
-        outcomes = await asyncio.gather(*(self._load_model(files) for files in wanted.values()), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(self._load_model(ModelSource(files=files)) for files in wanted.values()), return_exceptions=True
+        )
         for name, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, NaiadError):
                 failures.append(outcome)
@@ -131,7 +138,7 @@ class Engine:
         missing: list[NaiadError] = []
         for name in names:
             if name not in models:
-                problem = self._not_found(name)
+                problem = not_found(name, "no model repository has it")
                 logger.error("%s", problem.message)
                 missing.append(problem)
         return {name: models[name] for name in names if name in models}, missing
@@ -141,6 +148,11 @@ class Engine:
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
         return ServerMetadata(name=self._settings.server_id, version=naiad.__version__)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the models of the start are loaded."""
+        return self._state != "starting"
 
     def is_live(self) -> bool:
         """Whether the server has started and not begun to exit."""
@@ -159,6 +171,16 @@ class Engine:
             for model in self._registry
             for record in model.versions.values()
         ) and not any(model.reason for model in self._registry)
+
+    async def check_server_ready(self) -> bool:
+        """As `is_ready`, and the models say so of themselves. See `EngineDoor.check_server_ready`."""
+        return self.is_ready() and (
+            not self._settings.strict_readiness or await are_ready(self._registry.ready_versions())
+        )
+
+    async def check_ready(self, name: str, version: int = LATEST) -> bool:
+        """As `is_model_ready`, and the model says so of itself. See `EngineDoor.check_ready`."""
+        return self.is_model_ready(name, version) and await are_ready([self._registry.find(name, version)])
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version can infer now."""
@@ -244,17 +266,12 @@ class Engine:
 
     # -- loading ------------------------------------------------------------------------------------------------
 
-    async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        """Load or reload a model (explicit control mode only)."""
+    async def load(self, name: str, parameters: Mapping[str, str | bytes], *, is_nested: bool = False) -> None:
+        """Load or reload a model (explicit control mode only); past other loads, if one of them waits for it."""
         self._require_explicit()
-        if parameters:
-            raise UnsupportedRequestError("load parameters are not supported by this version of the server")
-        found = await asyncio.to_thread(scan, self._settings.repositories)
-        files = found.models.get(name)
-        if files is None:
-            raise self._not_found(name)
+        source = await asyncio.to_thread(find_source, name, parameters, self._settings.repositories)
         async with self._locks.setdefault(name, asyncio.Lock()):
-            await self._load_model(files)
+            await self._load_model(source, is_nested=is_nested)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:  # noqa: ARG002 - no ensembles yet
         """Begin to unload a model; unknown names are a success, as in the reference."""
@@ -281,6 +298,7 @@ class Engine:
     async def _end(self, version: ModelVersion) -> None:
         await version.stop(self._settings.exit_timeout)
         self._registry.by_number.pop(version.number, None)
+        self._sources.pop(version.number, None)
 
     async def _unload(self, record: VersionRecord, loaded: ModelVersion) -> None:
         await self._end(loaded)
@@ -288,13 +306,14 @@ class Engine:
             record.become(ModelState.UNAVAILABLE, UNLOADED)
         logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
 
-    async def _load_model(self, files: ModelFiles) -> None:
+    async def _load_model(self, source: ModelSource, *, is_nested: bool = False) -> None:
         """Load the versions that the policy names; raise if one fails, leaving what served before."""
+        files = source.files
         model = self._registry.record(files.name)
-        async with self._slots:
+        async with contextlib.nullcontext() if is_nested else self._slots:
             try:
                 message = await asyncio.to_thread(
-                    read_config, files, strict=self._settings.strict_config, config_name=self._settings.config_name
+                    source.read_config, strict=self._settings.strict_config, config_name=self._settings.config_name
                 )
                 policy = freeze_version_policy(message.version_policy)
                 numbers = versions_to_load(policy, available_versions(files), files.name)
@@ -306,7 +325,8 @@ class Engine:
             failures = []
             for number in numbers:
                 try:
-                    await self._load_version(model.versions.setdefault(number, VersionRecord()), files, message, number)
+                    record = model.versions.setdefault(number, VersionRecord())
+                    await self._load_version(record, source, message, number)
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
@@ -319,8 +339,8 @@ class Engine:
             )
             raise InvalidRequestError(f"load failed for model '{files.name}': {reasons}")
 
-    async def _load_version(self, record: VersionRecord, files: ModelFiles, message: Any, number: int) -> None:
-        before = record.loaded
+    async def _load_version(self, record: VersionRecord, source: ModelSource, message: Any, number: int) -> None:
+        files, before = source.files, record.loaded
         if before is None:
             record.become(ModelState.LOADING)
         started = time.monotonic()
@@ -341,6 +361,7 @@ class Engine:
             raise
         logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
         self._registry.by_number[loaded.number] = loaded
+        self._sources[loaded.number] = source
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
@@ -357,14 +378,11 @@ class Engine:
         return await self._loader.load(files, message, number, self.services)
 
     def _require_explicit(self) -> None:
+        self._refuse_exiting()
+        if not self.is_started:
+            raise NotReadyError("Server not ready")
         if not self._settings.is_explicit:
             raise NotReadyError("explicit model load / unload is not allowed if polling is enabled")
-
-    def _not_found(self, name: str) -> NaiadError:
-        looked = ", ".join(f"'{repository}'" for repository in self._settings.repositories)
-        return NaiadError(
-            f"failed to load '{name}', failed to poll from model repository (looked in {looked})", code=Code.INTERNAL
-        )
 
     def _refuse_exiting(self) -> None:
         if self._state == "exiting":

@@ -81,7 +81,8 @@ class InferenceService:
 
     async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002
         """The standard health check: any service name, because the server is one."""
-        status = pb.HealthCheckResponse.SERVING if self._engine.is_ready() else pb.HealthCheckResponse.NOT_SERVING
+        is_ready = await self._engine.check_server_ready()
+        status = pb.HealthCheckResponse.SERVING if is_ready else pb.HealthCheckResponse.NOT_SERVING
         return pb.HealthCheckResponse(status=status)
 
     async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002
@@ -90,12 +91,12 @@ class InferenceService:
 
     async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002
         """Whether the server and its models take requests."""
-        return pb.ServerReadyResponse(ready=self._engine.is_ready())
+        return pb.ServerReadyResponse(ready=await self._engine.check_server_ready())
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether a model takes requests; a known model that does not is no error."""
         version = codec.parse_version(request.version)
-        return pb.ModelReadyResponse(ready=self._engine.is_model_ready(request.name, version))
+        return pb.ModelReadyResponse(ready=await self._engine.check_ready(request.name, version))
 
     async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002
         """Name, version and extensions."""

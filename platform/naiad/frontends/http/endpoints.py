@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -42,15 +43,20 @@ class Endpoints:
         self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
             Endpoint.LIVE: self._live,
-            Endpoint.READY: self._ready,
             Endpoint.MODEL_METADATA: self._model_metadata,
-            Endpoint.MODEL_READY: self._model_ready,
             Endpoint.MODEL_CONFIG: self._model_config,
             Endpoint.MODEL_STATS: self._model_stats,
             Endpoint.INDEX: self._index,
             Endpoint.NAMED_REPOSITORY: self._named_repository,
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
+        }
+
+        self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
+            Endpoint.READY: self._ready,
+            Endpoint.MODEL_READY: self._model_ready,
+            Endpoint.LOAD: self._load,
+            Endpoint.UNLOAD: self._unload,
         }
 
     def handle(self, exchange: Exchange) -> None:
@@ -69,10 +75,8 @@ class Endpoints:
                 self._infer(exchange, route)
             elif route.endpoint in _GENERATE:
                 self._generate.answer(exchange, route)
-            elif route.endpoint is Endpoint.LOAD:
-                self._later(exchange, self._load(exchange, route))
-            elif route.endpoint is Endpoint.UNLOAD:
-                self._later(exchange, self._unload(exchange, route))
+            elif route.endpoint in self._later_answers:
+                self._later(exchange, self._later_answers[route.endpoint](exchange, route))
             else:
                 answer = self._answers.get(route.endpoint, self._not_yet)
                 exchange.respond(answer(exchange, route))
@@ -128,14 +132,14 @@ class Endpoints:
     def _live(self, _: Exchange, __: Route) -> Sequence[Buffer]:
         return _health(self._engine.is_live())
 
-    def _ready(self, _: Exchange, __: Route) -> Sequence[Buffer]:
-        return _health(self._engine.is_ready())
+    async def _ready(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return _health(await self._engine.check_server_ready())
 
     def _model_metadata(self, _: Exchange, route: Route) -> Sequence[Buffer]:
         return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
 
-    def _model_ready(self, _: Exchange, route: Route) -> Sequence[Buffer]:
-        if self._engine.is_model_ready(route.name, route.version):
+    async def _model_ready(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        if await self._engine.check_ready(route.name, route.version):
             return _health(is_well=True)
         raise InvalidRequestError("Model version not ready")
 
@@ -173,26 +177,28 @@ class Endpoints:
             f"{exchange.request.path.decode('latin-1')} is not supported by this version of the server"
         )
 
-    async def _load(self, exchange: Exchange, route: Route) -> None:
+    async def _load(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         await self._engine.load(route.name, _load_parameters(exchange.request.body))
+        return response(200, [], b"")
 
-    async def _unload(self, exchange: Exchange, route: Route) -> None:
+    async def _unload(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         body = exchange.request.body
         parameters = parse_json(body).get("parameters", {}) if body else {}
         dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
         await self._engine.unload(route.name, unload_dependents=dependents)
+        return response(200, [], b"")
 
-    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
         async def run() -> None:
             try:
-                await work
+                parts = await work
             except NaiadError as problem:
                 exchange.respond(error(problem))
             except Exception:
-                logger.exception("cannot answer %r", exchange.request.path)
+                logger.exception("cannot answer %s %r", exchange.request.method, exchange.request.path)
                 exchange.respond(error_text(500, INTERNAL_ERROR))
             else:
-                exchange.respond(response(200, [], b""))
+                exchange.respond(parts)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -242,7 +248,16 @@ def _health(is_well: bool) -> Sequence[Buffer]:  # noqa: FBT001 - its only argum
 
 
 def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
+    """`config` as text, `file:<path>` in base64; others are refused as the reference does."""
     parameters = parse_json(body).get("parameters", {}) if body else {}
-    if not isinstance(parameters, dict) or not all(isinstance(value, str) for value in parameters.values()):
-        raise InvalidRequestError("load parameters must be an object of strings")
-    return dict(parameters)
+    if not isinstance(parameters, dict):
+        raise InvalidRequestError("load parameters must be an object")
+    read: dict[str, str | bytes] = {}
+    for key, value in parameters.items():
+        if not isinstance(value, str) or not (key == "config" or key.startswith("file:")):
+            raise NaiadError(f"unexpected error on creating Triton parameter: '{key}'", code=Code.INTERNAL)
+        try:
+            read[key] = value if key == "config" else base64.b64decode(value, validate=True)
+        except ValueError as problem:
+            raise InvalidRequestError(f"load parameter '{key}' is not base64: {problem}") from problem
+    return read

@@ -7,8 +7,11 @@ reference ask for its names, which have no such ending.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+_EXACT = 1e15
 
 
 class Kind(enum.Enum):
@@ -16,14 +19,22 @@ class Kind(enum.Enum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series' value."""
+    """One series' value.
+
+    Attributes:
+        labels: Its labels.
+        value: Its value.
+        suffix: What its name has behind the family's, as the series of histograms do.
+    """
 
     labels: Mapping[str, str]
     value: float
+    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class Family:
     Attributes:
         name: The metric's name.
         help: What it counts, for people.
-        kind: Counter or gauge.
+        kind: What its values are.
         samples: The series.
     """
 
@@ -46,13 +57,38 @@ class Family:
 def render(families: Iterable[Family]) -> bytes:
     """The families in the text format (version 0.0.4); those without a series are left out, as in the reference."""
     lines: list[str] = []
+    for family in _merged(families):
+        lines.append(f"# HELP {family.name} {_escape_help(family.help)}\n")
+        lines.append(f"# TYPE {family.name} {family.kind.value}\n")
+        lines += (
+            f"{family.name}{sample.suffix}{_labels(sample.labels)} {number(sample.value)}\n"
+            for sample in family.samples
+        )
+    return "".join(lines).encode()
+
+
+def number(value: float) -> str:
+    """A value as the text format spells it, whole numbers without a point."""
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "+Inf" if value > 0 else "-Inf"
+        if value.is_integer() and abs(value) < _EXACT:
+            return str(int(value))
+    return "NaN" if math.isnan(value) else str(value)
+
+
+def _merged(families: Iterable[Family]) -> list[Family]:
+    """Those with series, each name once: a model may count under a name of the server's. The first kind wins."""
+    merged: dict[str, Family] = {}
     for family in families:
         if not family.samples:
             continue
-        lines.append(f"# HELP {family.name} {_escape_help(family.help)}\n")
-        lines.append(f"# TYPE {family.name} {family.kind.value}\n")
-        lines += (f"{family.name}{_labels(sample.labels)} {sample.value}\n" for sample in family.samples)
-    return "".join(lines).encode()
+        known = merged.get(family.name)
+        if known is None:
+            merged[family.name] = family
+        elif known.kind is family.kind:
+            merged[family.name] = replace(known, samples=known.samples + family.samples)
+    return list(merged.values())
 
 
 def _labels(labels: Mapping[str, str]) -> str:
