@@ -91,8 +91,7 @@ def main():
         except Exception as error:
             failures.append(f"{name}: {type(error).__name__}: {error}")
     print(f"{len(names)} modules")
-    print("\n".join(failures), file=sys.stderr)
-    sys.exit(bool(failures))
+    sys.exit("\n".join(failures) or None)
 
 
 if __name__ == "__main__":
