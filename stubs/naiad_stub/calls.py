@@ -277,7 +277,7 @@ class _Texts:
             raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
         self.parameters = request._parameters.encode()  # noqa: SLF001 - likewise
         self.model = request._model_name.encode()  # noqa: SLF001 - likewise
-        self.outputs = "\0".join(request._outputs).encode()  # noqa: SLF001 - likewise
+        self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()  # noqa: SLF001 - likewise
 
 
 def _pack_call(
@@ -345,7 +345,7 @@ class ResponseIterator:
         if self._position == len(self._responses):
             self._desk.wait(self._call)
             if not self._call.arrived:
-                raise StopIteration
+                raise StopIteration("Iteration is done for the responses.")
             self._take()
         self._position += 1
         return self._responses[self._position - 1]

@@ -33,17 +33,20 @@ class Ticket:
         key: The host's key of the request.
         requested: Names of the outputs to send, as `InferenceRequest.requested_output_names` has them.
         is_cancelled: Set when the host says that nobody waits any more.
+        has_sender: Whether the model has asked for its sender.
+        closed_after: How many responses `execute` returned for it, once what it returned or raised has answered it.
         batch: The batch it came in.
         answers: How it was answered so far (`naiad_stub.sender.Answers`), None where that was left to `execute`.
     """
 
-    __slots__ = ("__weakref__", "answers", "batch", "is_cancelled", "key", "requested")
+    __slots__ = ("__weakref__", "answers", "batch", "closed_after", "has_sender", "is_cancelled", "key", "requested")
 
     def __init__(self, key: int, requested: Sequence[str], batch: Batch) -> None:
         self.key = key
         self.requested = requested
         self.batch = batch
-        self.is_cancelled = False
+        self.is_cancelled = self.has_sender = False
+        self.closed_after: Optional[int] = None
         self.answers: Any = None
 
 

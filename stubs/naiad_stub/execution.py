@@ -5,9 +5,9 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 
 from __future__ import annotations
 
-import sys
+import gc
 import time
-from types import CoroutineType
+from collections.abc import Coroutine
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from naiad_stub import loader, wire
@@ -62,7 +62,7 @@ class Execution:
                 raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
             # A list of the model's own: what it does to it must not change whose answer is whose.
             returned = self._execute(batch.requests[:])
-            if returned is not None and not isinstance(returned, list) and _is_coroutine(returned):
+            if isinstance(returned, Coroutine):
                 return returned
             entries = self._answer(batch, returned)
         except HostGoneError:
@@ -78,7 +78,7 @@ class Execution:
         decoupled = self._sending.decoupled
         late = _Late(batch) if decoupled else None
         if late is not None:  # the next batch need not wait for this one
-            self._finish(batch, [])
+            self._finish(batch, [], goes_on=True)
         try:
             returned = await coroutine
             if late is not None:
@@ -122,7 +122,7 @@ class Execution:
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             if response is not None:
                 entries.append(self._entry(ticket, response))
-                _close(ticket)
+                _close(ticket, 1)
             elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
                 entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
         return entries
@@ -150,14 +150,14 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - this response cannot be sent; the others can
             return error_entry(ticket.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
 
-    def _finish(self, batch: Batch, entries: List[bytes]) -> None:
+    def _finish(self, batch: Batch, entries: List[bytes], *, goes_on: bool = False) -> None:
         """Tell the host that `execute` has returned, with the answers it returned."""
         ended = time.monotonic_ns()
+        unanswered: List[Ticket] = []
         if len(entries) < len(batch.tickets):
             answered = {entry[:8] for entry in entries}  # an entry begins with its key
-            self._sending.leave(batch, [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered])
-        else:
-            self._sending.leave(batch, [])
+            unanswered = [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered]
+        self._sending.leave(batch, unanswered)
         flags = wire.DONE
         batch.requests = []
         lease, batch.lease = batch.lease, None
@@ -170,6 +170,11 @@ class Execution:
         if tell is not None:
             tell()
         batch.tickets = []
+        if unanswered and not goes_on and not all(ticket.has_sender for ticket in unanswered):
+            # Most likely forgotten for good. Not to let a client wait until Python happens to find that out, where the
+            # model left references in a circle:
+            del unanswered
+            gc.collect()
 
     def _fail(self, tickets: List[Ticket], error: BaseException) -> List[bytes]:
         """Entries that answer everything unanswered with *error*."""
@@ -201,13 +206,6 @@ class Execution:
         return f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"
 
 
-def _is_coroutine(returned: Any) -> bool:
-    if isinstance(returned, CoroutineType):
-        return True
-    module = sys.modules.get("asyncio")  # others, such as compiled ones; without it there are none
-    return module is not None and bool(module.iscoroutine(returned))
-
-
 def _check_returned(response: Any, request: InferenceRequest) -> None:
     """Raise where `execute` may not return *response* for *request*."""
     if request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
@@ -233,8 +231,9 @@ class _Late:
         self.tickets = batch.tickets
 
 
-def _close(ticket: Ticket) -> bool:
+def _close(ticket: Ticket, responses: int = 0) -> bool:
     """Close the request's sender; False where it had its last answer already."""
+    ticket.closed_after = responses
     if ticket.answers is None:
         return True
     was_open = not ticket.answers.closed

@@ -40,8 +40,8 @@ class Answers:
     __slots__ = ("_batch", "_key", "_lock", "_room", "_sending", "_sent", "_sizes", "_taken", "closed", "count", "left")
 
     def __init__(self, sending: Sending, ticket: Ticket) -> None:
-        self.closed = False
-        self.count = 0
+        self.closed = ticket.closed_after is not None
+        self.count = ticket.closed_after or 0
         self.left = False  # execute returned without having answered
         self._sending = sending
         self._key = ticket.key

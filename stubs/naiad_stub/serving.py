@@ -207,7 +207,10 @@ class ModelServer:
     # -- hooks of the API -----------------------------------------------------------------------------------------
 
     def _sender_of(self, received: request.InferenceRequest) -> InferenceResponseSender:
-        return InferenceResponseSender._of(self._sending, received._handle)  # noqa: SLF001 - made for this
+        ticket = received._handle  # noqa: SLF001 - made for this
+        if ticket is not None:
+            ticket.has_sender = True
+        return InferenceResponseSender._of(self._sending, ticket)  # noqa: SLF001 - likewise
 
     def _log(self, level: int, message: str, place: Tuple[str, int] = ("model.py", 0)) -> None:
         # Posted: a sender's finalizer logs, too, and may run while this thread sends.

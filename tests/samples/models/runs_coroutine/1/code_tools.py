@@ -1,0 +1,1 @@
+../../runs_code/1/model.py

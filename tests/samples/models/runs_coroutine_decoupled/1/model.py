@@ -1,0 +1,1 @@
+../../runs_coroutine/1/model.py

@@ -1,0 +1,230 @@
+"""Response senders in both modes, and decoupled models: rules, texts, order. Found at the reference (see `contract`)."""
+
+from __future__ import annotations
+
+import pytest
+from serving.contract import Stream, ours, run, serving, stream
+
+MODELS = ("runs_code", "runs_code_decoupled", "runs_coroutine", "runs_coroutine_decoupled", "identity", "repeats")
+
+UNABLE = "TritonModelException: Unable to send response. "
+CLOSED = UNABLE + "Response sender has been closed."
+ONCE = UNABLE + "Non-decoupled model cannot send more than one response."
+FIRST = UNABLE + "Non-decoupled model cannot send complete final before sending a response."
+FLAG = UNABLE + "Unsupported flag provided."
+NEEDED = "TritonModelException: Inference Response object must be provided when the response flags is set to zero."
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("decoupled"), *MODELS) as running:
+        yield running
+
+
+def failed(model: str, text: str) -> str:
+    return f"Failed to process the request(s) for model '{model}_0', message: {text}"
+
+
+# -- the default mode ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_may_answer_through_a_sender_once(server):
+    code = """
+    sender = request.get_response_sender()
+    model.seen = [sent(sender, flags=FINAL), sent(sender), sent(sender, flags=5), sent(sender, answer(1), 7)]
+    model.seen += [sent(sender, answer(1), FINAL), sent(sender, answer(2)), sent(sender, flags=FINAL)]
+    return None
+    """
+    assert run(server, "runs_code", code) == 1
+    assert run(server, "runs_code", "return [answer(model.seen)]") == [FIRST, NEEDED, FLAG, FLAG, "sent", ONCE, CLOSED]
+
+
+def test_the_final_flag_may_follow_the_response(server):
+    code = """
+    sender = request.get_response_sender()
+    model.seen = [sent(sender, answer(1)), sent(sender, answer(2)), sent(sender, flags=FINAL), sent(sender, flags=FINAL)]
+    return [None]
+    """
+    assert run(server, "runs_code", code) == 1
+    assert run(server, "runs_code", "return [answer(model.seen)]") == ["sent", ONCE, "sent", CLOSED]
+
+
+def test_a_sender_is_closed_by_what_execute_returns_or_raises(server):
+    run(server, "runs_code", "model.sender = request.get_response_sender()\nreturn [answer(1)]")
+    code = "return [answer([sent(model.sender, answer(1)), sent(model.sender, flags=FINAL)])]"
+    assert run(server, "runs_code", code) == [ONCE, CLOSED]
+    run(server, "runs_code", "model.sender = request.get_response_sender()\nraise ValueError('x')")
+    assert run(server, "runs_code", "return [answer(sent(model.sender, answer(1)))]") == CLOSED
+
+
+@pytest.mark.parametrize("end", ["return [answer(2)]", "raise ValueError('late')", "return None", "return [None]"])
+def test_nothing_follows_what_a_sender_has_sent_last(server, end):
+    code = f"sender = request.get_response_sender()\nsent(sender, answer(1), FINAL)\n{end}"
+    assert run(server, "runs_code", code) == 1
+    assert run(server, "runs_coroutine", code) == 1
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        "in_thread(lambda: sent(sender, answer('t'), FINAL))",
+        "threading.Timer(0.05, lambda: sent(sender, answer('t'), FINAL)).start()",
+    ],
+)
+def test_a_thread_may_answer_after_execute_has_returned(server, send):
+    assert run(server, "runs_code", f"sender = request.get_response_sender()\n{send}\nreturn None") == "t"
+
+
+@ours
+@pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
+def test_a_request_that_execute_leaves_without_answer_or_sender_fails(server, model):
+    """The reference leaves its client waiting."""
+    assert run(server, model, "return None") == "500: " + failed(
+        model,
+        "execute returned no response for a request and its response sender was dropped without sending one",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("return (answer(1),)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        ("return 7", "Expected a list in the execute return, found type '<class 'int'>'."),
+        ("return answer(1)", "Expected a list in the execute return, found type '<class 'c_python_backend_utils.InferenceResponse'>'."),
+        ("return []", "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n"),
+        ("return [None, None]", "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n"),
+        ("return ['x']", "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'."),
+        ("return [pb_utils.TritonError('x')]", "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'c_python_backend_utils.TritonError'>'."),
+    ],
+)  # fmt: skip
+def test_what_execute_may_not_return_fails_the_batch(server, code, text):
+    assert run(server, "runs_code", code) == "500: " + failed("runs_code", text)
+    assert run(server, "runs_coroutine", code) == "500: " + failed("runs_coroutine", text)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("KeyboardInterrupt('k')", "KeyboardInterrupt: k"),
+        ("pb_utils.TritonModelException('own words')", "TritonModelException: own words"),
+    ],
+)
+def test_whatever_execute_raises_fails_the_batch_only(server, error, text):
+    start = "500: " + failed("runs_code", text) + "\n\nAt:\n  <string>(2): run\n"
+    assert run(server, "runs_code", f"raise {error}").startswith(start)
+    assert run(server, "runs_code", "return [answer('goes on')]") == "goes on"
+
+
+@ours
+def test_a_model_may_change_its_list_of_requests(server):
+    """The reference counts what is left in it, and answers by position."""
+    assert run(server, "runs_code", "requests.clear()\nreturn [answer(1)]") == 1
+    assert run(server, "runs_code", "requests.append(requests[0])\nreturn [answer(1)]") == 1
+
+
+# -- the decoupled mode -------------------------------------------------------------------------------------------
+
+SENDER = "sender = request.get_response_sender()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "events"),
+    [
+        ("send(answer(1))\nsend(answer(2))\nsend(flags=FINAL)", [1, 2, "end"]),
+        ("send(answer(1))\nsend(answer(2), FINAL)", [1, {"last": 2}]),
+        ("send(flags=FINAL)", ["end"]),
+        ("send(answer(1))\nsend(pb_utils.InferenceResponse([]))\nsend(flags=FINAL)", [1, "empty", "end"]),
+        ("r = answer(5)\nsend(r)\nsend(r)\nsend(r, FINAL)", [5, 5, {"last": 5}]),
+        ("send(answer(1))\nsend(failure)\nsend(answer(2))\nsend(flags=FINAL)", [1, "error: no", 2, "end"]),
+        ("send(answer(1))\nsend(failure, FINAL)  # error ends it", [1, "error: no"]),
+        ("send(answer(1), FINAL)\nraise ValueError('after all')", [{"last": 1}]),
+        ("send(answer(1), FINAL)\nreturn [None]", [{"last": 1}]),
+        ("threading.Thread(target=lambda: [send(answer(n)) for n in range(3)] + [send(flags=FINAL)]).start()", [0, 1, 2, "end"]),
+    ],
+)  # fmt: skip
+def test_responses_come_as_they_were_sent(server, code, events):
+    start = "failure = pb_utils.InferenceResponse(error=pb_utils.TritonError('no'))\n" + SENDER + "send = sender.send\n"
+    assert stream(server, "runs_code_decoupled", start + code) == events
+    assert stream(server, "runs_coroutine_decoupled", start + code) == events
+
+
+def test_rules_of_a_sender_in_the_decoupled_mode(server):
+    code = """
+    sender = request.get_response_sender()
+    seen = [sent(sender), sent(sender, flags=2), sent(sender, answer(1)), sent(sender, answer(2), FINAL)]
+    model.seen = seen + [sent(sender, answer(3)), sent(sender, flags=FINAL), sent(sender)]
+    """
+    assert stream(server, "runs_code_decoupled", code) == [1, {"last": 2}]
+    seen = stream(server, "runs_code_decoupled", SENDER + "sender.send(answer(model.seen), FINAL)")
+    assert seen == [{"last": [NEEDED, FLAG, "sent", "sent", CLOSED, CLOSED, NEEDED]}]
+
+
+@pytest.mark.parametrize("before", ["", "sender.send(answer(1))\n"])
+def test_an_exception_ends_the_stream_with_its_text(server, before):
+    code = SENDER + before + "raise ValueError('x')  # error ends it"
+    *sent, error = stream(server, "runs_code_decoupled", code)
+    assert sent == [1] * bool(before)
+    assert error.startswith("error: " + failed("runs_code_decoupled", "ValueError: x\n\nAt:\n  <string>("))
+
+
+@ours
+@pytest.mark.parametrize("before", ["", "sender.send(answer(1))\n"])
+def test_an_exception_of_a_coroutine_ends_the_stream_with_its_text(server, before):
+    """The reference only logs it and leaves the client waiting."""
+    code = SENDER + before + "await asyncio.sleep(0.001)\nraise ValueError('x')  # error ends it"
+    *sent, error = stream(server, "runs_coroutine_decoupled", code)
+    assert sent == [1] * bool(before)
+    assert error.startswith("error: " + failed("runs_coroutine_decoupled", "ValueError: x\n\nAt:\n  <string>("))
+
+
+@pytest.mark.parametrize("returned", ["[answer(1)]", "[]", "(None,)"])
+def test_execute_of_a_decoupled_model_returns_none(server, returned):
+    code = SENDER + f"return {returned}  # error ends it"
+    text = "Python model 'runs_code_decoupled_0' is using the decoupled mode and the execute function must return None."
+    assert stream(server, "runs_code_decoupled", code) == ["error: " + failed("runs_code_decoupled", text)]
+
+
+@ours
+@pytest.mark.parametrize(("before", "events"), [("", ["end"]), ("sender.send(answer(1))\n", [1, "end"])])
+@pytest.mark.parametrize("model", ["runs_code_decoupled", "runs_coroutine_decoupled"])
+def test_a_sender_that_is_dropped_ends_its_stream(server, model, before, events):
+    """The reference leaves the client waiting. Where references go in a circle it takes until they are collected."""
+    code = SENDER + before + "model.collect = threading.Timer(0.05, __import__('gc').collect)\nmodel.collect.start()"
+    assert stream(server, model, code) == events
+    server.wait_log(f"'{model}_0' dropped a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL")
+
+
+def test_many_threads_send_to_one_request(server):
+    code = """
+    sender = request.get_response_sender()
+    def send(thread):
+        for n in range(50):
+            sender.send(answer([thread, n]))
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sender.send(flags=FINAL)
+    """
+    *events, end = stream(server, "runs_code_decoupled", code)
+    assert end == "end"
+    assert [[n for t, n in events if t == thread] for thread in range(8)] == [list(range(50))] * 8
+
+
+def test_a_coroutine_lets_the_next_one_begin(server):
+    """Which the first waits for."""
+    with Stream(server) as opened:
+        opened.send(
+            "runs_coroutine_decoupled",
+            SENDER
+            + "model.event = asyncio.Event()\nawait asyncio.wait_for(model.event.wait(), 10)\nsender.send(answer('first'), FINAL)",
+        )
+        opened.send(
+            "runs_coroutine_decoupled",
+            SENDER
+            + "while not hasattr(model, 'event'):\n    await asyncio.sleep(0.001)\nmodel.event.set()\nsender.send(answer('second'), FINAL)",
+        )
+        events = opened.wait(lambda events: len(events) == 2, "both")
+    assert sorted(event["last"] for event in events) == ["first", "second"]
