@@ -246,7 +246,7 @@ class CallDesk(Calls):
         view: Union[bytes, memoryview] = b""
         if block >= 0 and size <= _COPY_LIMIT:
             view = memoryview(bytearray(self._inputs[block : block + size]))
-            self._channel.give_back(block)
+            self._channel.give_back_small(block)
         elif block >= 0:
             lease = InputLease(self._inputs)
             view = lease.view[block : block + size]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # dear to import, and few models need it
     import asyncio
 
 _RECEIVE = 1 << 16
+_RETURNS_RIDE = 16
+"""Small input blocks that are given back together: for each one alone a frame would cost more than keeping it."""
 
 
 def running_loop() -> Optional[asyncio.AbstractEventLoop]:
@@ -67,7 +69,8 @@ class Channel:
         self.queued: Optional[Callable[[], None]] = None
         self._send_lock = threading.Lock()
         self._posted: deque[Union[bytes, Callable[[], bytes]]] = deque()
-        self._returned: deque[int] = deque()  # input blocks to be given back with the next message
+        self._returned: deque[int] = deque()  # input blocks to be given back with one of the next messages
+        self._is_return_due = False  # with the very next one
         self._leading = threading.Lock()  # held by the thread that reads
         self._mutex = threading.Lock()  # guards what follows
         self._followers: Dict[Waiter, None] = {}
@@ -84,7 +87,7 @@ class Channel:
             HostGoneError: If the host has closed its end.
         """
         with self._send_lock:
-            if self._posted or self._returned:
+            if self._posted or self._is_return_due:
                 data = self._take_posted() + data
             self._write(data)
         if self._posted:
@@ -102,6 +105,13 @@ class Channel:
     def give_back(self, block: int) -> None:
         """Tell the host with the next message that nothing refers to an input block any more. Callable anywhere."""
         self._returned.append(block)
+        self._is_return_due = True
+
+    def give_back_small(self, block: int) -> None:
+        """Likewise for a block that may as well wait for others."""
+        self._returned.append(block)
+        if len(self._returned) >= _RETURNS_RIDE:
+            self._is_return_due = True
 
     def flush(self) -> None:
         """Send what is posted, unless another thread is sending and will see to it. Never raises."""
@@ -119,6 +129,7 @@ class Channel:
     def _take_posted(self) -> bytes:
         parts = []
         returned = self._returned
+        self._is_return_due = False
         if returned:
             blocks = [returned.popleft() for _ in range(len(returned))]
             parts.append(wire.pack(wire.Kind.GIVE_BACK, blocks))

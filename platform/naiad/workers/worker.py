@@ -31,6 +31,8 @@ logger = logging.getLogger("naiad.workers")
 _EXIT_SECONDS = 1.0
 """How long a guest may live on without its channel: one that is ending should end with its own exit code."""
 _WANT_RELEASE_SECONDS = 0.001
+_SMALL_BLOCKS = 1 << 20
+"""Bytes of input blocks that a guest may give back only together with others: nothing waits for these alone."""
 _RETURNED_LIMIT = 64
 """Output blocks waiting to be told to the guest before a message of their own tells them."""
 
@@ -306,7 +308,7 @@ class Worker:
         try:
             data = write_result(number, response, final, self.memory)
         except OutOfMemoryError as error:
-            if in_use:
+            if in_use > _SMALL_BLOCKS:
                 return False
             data = error_result(number, error.message, error.code)
         else:
