@@ -64,7 +64,7 @@ def render(families: Iterable[Family]) -> bytes:
             f"{family.name}{sample.suffix}{_labels(sample.labels)} {number(sample.value)}\n"
             for sample in family.samples
         )
-    return "".join(lines).encode()
+    return "".join(lines).encode("utf-8", "replace")  # halves of surrogate pairs, in a model's texts
 
 
 def number(value: float) -> str:

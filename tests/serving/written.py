@@ -1,0 +1,49 @@
+"""Models written down as text, and a model that runs the code it is sent."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from support.server import ServerProcess
+
+CONFIG = """
+backend: "python"
+input [{ name: "CODE" data_type: TYPE_STRING dims: [1] }]
+output [{ name: "OUT" data_type: TYPE_STRING dims: [1] }]
+"""
+RUNS_CODE = """
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        code = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode()
+        try:
+            try:
+                text = repr(eval(code, globals()))
+            except SyntaxError:
+                exec(code, globals())
+                text = "done"
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([text.encode()], object))]))
+    return responses
+"""
+"""The answer to an expression is its value's repr, to statements `done`, and to either the exception if it raises."""
+
+
+def write_model(repository: Path, name: str, methods: str = RUNS_CODE, *, config: str = "") -> Path:
+    """A model whose class has *methods*; *config* is appended to its configuration. Returns its `model.py`."""
+    file = repository / name / "1" / "model.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(CONFIG + config)
+    head = "import os, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n"
+    file.write_text(f"{head}class TritonPythonModel:\n{textwrap.indent(textwrap.dedent(methods), '    ')}")
+    return file
+
+
+def evaluate(server: ServerProcess, model: str, code: str) -> str:
+    """What *model*, which runs code, answers to *code*."""
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    reply = server.post(f"/v2/models/{model}/infer", document)
+    assert reply.status == 200, reply.body
+    return str(reply.json()["outputs"][0]["data"][0])
