@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 import numpy as np
+import questions
 from naiad_stub import api, loader
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -116,6 +117,7 @@ def check_broken_model(folder):
 if __name__ == "__main__":
     check_tensors()
     check_lent_at_exit()
+    questions.check_all()
     with tempfile.TemporaryDirectory() as name:
         check_model(Path(name).resolve())
         check_broken_model(Path(name).resolve())

@@ -1,0 +1,262 @@
+"""What a guest asks and tells its host, over a real socket, under any interpreter: `python questions.py STUBS`."""
+
+import gc
+import math
+import socket
+import sys
+import threading
+
+sys.path.insert(0, sys.argv[1])
+
+from naiad_stub import control, metrics, wire
+from naiad_stub.asking import Asking
+from naiad_stub.channel import Channel
+from naiad_stub.exceptions import TritonModelException
+from naiad_stub.metric_reports import ServerMetrics
+from naiad_stub.metrics import MetricFamily, MetricKind
+
+PREFIX = "Failed to process the request for model 'm_0_0', message: "
+
+
+class Host(threading.Thread):
+    """Answers questions with what *answers* says (an exception's text is an error) and notes everything."""
+
+    def __init__(self, answers):
+        super().__init__(daemon=True)
+        self.socket, guest = socket.socketpair()
+        self.channel = Channel(guest)
+        self.asking = Asking(self.channel, "m_0_0")
+        self.answers = answers
+        self.asked = []
+        self.told = []
+        self.changed = threading.Condition()
+        self.start()
+
+    def run(self):
+        reader = wire.FrameReader()
+        while True:
+            data = self.socket.recv(65536)
+            if not data:
+                return
+            for kind, payload in reader.feed(data):
+                with self.changed:
+                    self.take(kind, wire.unpack(kind, payload))
+                    self.changed.notify_all()
+
+    def take(self, kind, fields):
+        if kind == wire.Kind.TELL:
+            self.told.append(fields)
+            return
+        assert kind == wire.Kind.ASK
+        number, what, fields = fields
+        self.asked.append((what, fields))
+        answer = self.answers(what, fields)
+        text = str(answer)
+        self.socket.sendall(wire.pack(wire.Kind.REPLY, number, int(not isinstance(answer, Exception)), 1, text))
+
+    def wait_told(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.told) >= count, 10), self.told
+            return [fields for _, fields in self.told]
+
+
+def error_of(function, kind=TritonModelException):
+    try:
+        function()
+    except kind as error:
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
+def answer_metrics(what, fields):
+    if fields.get("name") == "taken":
+        return ValueError("Family name already exists with different type")
+    return {"metric.new": fields.get("buckets", ""), "metric.value": "2.5"}.get(what, "")
+
+
+def check_changes_travel_merged_and_in_order():
+    host = Host(answer_metrics)
+    metrics.server = ServerMetrics(host.asking)
+    family = MetricFamily("f", "what it is", MetricFamily.COUNTER)
+    assert host.asked[-1] == (
+        "metric.family",
+        {"family": "1", "name": "f", "description": "what it is", "kind": "counter"},
+    )
+    counter = family.Metric({"b": "1", "a": '\u00e9"\n'})
+    again = family.Metric({"a": '\u00e9"\n', "b": "1"})
+    assert [what for what, _ in host.asked] == ["metric.family", "metric.new"]  # the second one is known
+    gauge = MetricFamily("g", "", MetricFamily.GAUGE).Metric
+    kept = gauge.__self__
+    gauge = gauge()
+    histogram_family = MetricFamily("h", "", MetricFamily.HISTOGRAM)
+    histogram = histogram_family.Metric(buckets=[1, 2.5, math.inf])
+    assert host.asked[-1][1]["buckets"] == "1.0 2.5"
+    told = len(host.told)
+    for value in (1, 0.5, True):
+        counter.increment(value)
+    again.increment(4)
+    gauge.increment(3)
+    gauge.set(7)
+    gauge.increment(-2)
+    for value in (0, 1, 1.5, 3):
+        histogram.observe(value)
+    assert counter.value() == 2.5  # a question takes changes along, ahead of it
+    changes = {}
+    for fields in host.wait_told(told + 1)[told:]:
+        changes.update(fields)
+    assert changes == {"add 2": "6.5", "add 4": "3.0", "set 4": "5.0", "observe 6": "5.5 2 1 1"}, changes
+    told = len(host.told)
+    counter.increment(1)
+    assert host.wait_told(told + 1)[-1] == {"add 2": "1.0"}  # where no message comes, a thread sends it
+    return [family, kept, histogram_family, counter, host]
+
+
+def check_a_deleted_family_takes_its_metrics_along(made):
+    counter, host = made[3:]
+    made.clear()  # the caller has it, too
+    gc.collect()
+    with host.changed:
+        assert host.changed.wait_for(lambda: "drop 1" in {key for _, fields in host.told for key in fields}, 10)
+    text = "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+    assert error_of(counter.value).startswith("Failed to get metric value: " + text)
+    assert error_of(lambda: counter.increment(1)).startswith("Failed to increment metric value: " + text)
+
+
+def check_rules_of_metrics():
+    host = Host(answer_metrics)
+    metrics.server = ServerMetrics(host.asking)
+    kinds = {kind: MetricFamily(kind.name, "", kind) for kind in MetricKind}
+    counter = kinds[MetricKind.COUNTER].Metric()
+    gauge = kinds[MetricKind.GAUGE].Metric({})
+    histogram = kinds[MetricKind.HISTOGRAM].Metric(None, [])
+    for what, function in (("increment", "Increment"), ("set", "Set"), ("observe", "Observe"), ("get", "Value")):
+        for metric, allowed in ((counter, "increment get"), (gauge, "increment set get"), (histogram, "observe")):
+            name = metric._owner.kind.name
+            method = getattr(metric, "value" if what == "get" else what)
+            arguments = () if what == "get" else (1,)
+            if what in allowed:
+                method(*arguments)
+            else:
+                expected = f"Failed to {what} metric value: {PREFIX}TRITONSERVER_METRIC_KIND_{name} does not support "
+                assert error_of(lambda method=method, a=arguments: method(*a)) == expected + function
+    text = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+    assert error_of(lambda: counter.increment(-1)) == f"Failed to increment metric value: {PREFIX}{text}"
+    for value in ("1", None, [], b"1"):
+        assert "takes a number" in error_of(lambda value=value: counter.increment(value), TypeError)
+    new = "Error when creating Metric: " + PREFIX
+    cases = [
+        (MetricKind.COUNTER, {"labels": [1]}, "Failed to create metric. Labels must be a dictionary."),
+        (MetricKind.COUNTER, {"labels": {"a": 1}}, new + "attempt to access JSON non-string as string"),
+        (MetricKind.COUNTER, {"labels": {"a": None}}, new + "attempt to access JSON non-string as string"),
+        (MetricKind.COUNTER, {"labels": {"0a": "x"}}, new + "Invalid label name"),
+        (MetricKind.COUNTER, {"labels": {"a-b": "x"}}, new + "Invalid label name"),
+        (MetricKind.COUNTER, {"labels": {"__a": "x"}}, new + "Invalid label name"),
+        (MetricKind.COUNTER, {"labels": {"a\n": "x"}}, new + "Invalid label name"),
+        (MetricKind.HISTOGRAM, {"labels": {"le": "x"}, "buckets": [1]}, new + "Invalid label name"),
+        (MetricKind.COUNTER, {"buckets": []}, "Failed to create metric. Unexpected buckets found."),
+        (MetricKind.GAUGE, {"buckets": [1]}, "Failed to create metric. Unexpected buckets found."),
+        (MetricKind.HISTOGRAM, {}, "Failed to create metric. Missing required buckets."),
+        (MetricKind.HISTOGRAM, {"buckets": (1, 2)}, "Failed to create metric. Buckets must be a list."),
+        (MetricKind.HISTOGRAM, {"buckets": [2, 1]}, new + "Bucket Boundaries must be strictly sorted"),
+        (MetricKind.HISTOGRAM, {"buckets": [1, 1]}, new + "Bucket Boundaries must be strictly sorted"),
+        (MetricKind.HISTOGRAM, {"buckets": [math.nan]}, new + "Bucket Boundaries must be strictly sorted"),
+    ]
+    for kind, arguments, message in cases:
+        text = error_of(lambda kind=kind, arguments=arguments: kinds[kind].Metric(**arguments))
+        assert text == message, (kind, arguments, text)
+    prefix = "Error when creating MetricFamily: " + PREFIX
+    for name in ("", "0a", "a b", "a\n"):
+        assert error_of(lambda name=name: MetricFamily(name, "", MetricKind.GAUGE)) == prefix + "Invalid metric name"
+    text = error_of(lambda: MetricFamily("taken", "", MetricKind.GAUGE))
+    assert text == prefix + "Family name already exists with different type"
+
+
+def check_control():
+    host = Host(
+        lambda what, fields: ValueError("no") if fields["name"] == "bad" else {"model.ready": "1"}.get(what, "")
+    )
+    control.server = control.ServerControl(host.asking)
+    everything = bytes(range(256))
+    control.load_model("a", "{}", {"file:1/x": everything})
+    what, fields = host.asked[-1]
+    assert what == "model.load"
+    assert fields["file file:1/x"].encode("utf-8", "surrogateescape") == everything
+    assert control.is_model_ready("a", "1") is True
+    assert host.asked[-1] == ("model.ready", {"name": "a", "version": "1"})
+    control.unload_model("a", True)
+    assert host.asked[-1] == ("model.unload", {"name": "a", "dependents": "1"})
+    assert error_of(lambda: control.load_model("bad")) == f"Failed to load model: {PREFIX}no"
+    assert error_of(lambda: control.unload_model("bad")) == f"Failed to unload model: {PREFIX}no"
+    assert error_of(lambda: control.is_model_ready("bad")) == f"Failed to check model readiness: {PREFIX}no"
+    for wrong in (
+        lambda: control.load_model(1),
+        lambda: control.load_model("a", 1),
+        lambda: control.load_model("a", "{}", {1: b""}),
+        lambda: control.load_model("a", "{}", {"file:1/x": "text"}),
+        lambda: control.unload_model("a", "x"),
+        lambda: control.is_model_ready("a", 1),
+    ):
+        assert " takes " in error_of(wrong, TypeError)
+
+
+def check_many_threads_ask_at_once():
+    host = Host(lambda what, fields: fields["n"])
+    answers = {}
+
+    def ask(n):
+        answers[n] = [host.asking.ask("echo", {"n": f"{n}-{i}"}) for i in range(20)]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert answers == {n: [f"{n}-{i}" for i in range(20)] for n in range(8)}
+
+
+def check_readiness():
+    from naiad_stub.readiness import ReadinessThread
+
+    async def ready_later():
+        return True
+
+    def fails():
+        raise RuntimeError("not now")
+
+    host_end, guest_end = socket.socketpair()
+    answers = iter([lambda: True, lambda: False, ready_later, lambda: 1, fails])
+
+    def is_ready():
+        return next(answers)()
+
+    ReadinessThread(guest_end, is_ready, lambda: None).start()
+    reader = wire.FrameReader()
+    host_end.settimeout(10)
+    for number, (is_ready, text) in enumerate(
+        [(1, ""), (0, ""), (1, ""), (0, "is_ready() must return a boolean value"), (0, "RuntimeError: not now")]
+    ):
+        host_end.sendall(wire.pack(wire.Kind.ASK_READY, number))
+        frames = []
+        while not frames:
+            frames = reader.feed(host_end.recv(4096))
+        ((kind, payload),) = frames
+        told_number, told_ready, told_text = wire.unpack(kind, payload)
+        assert (kind, told_number, told_ready) == (wire.Kind.READINESS, number, is_ready)
+        assert told_text.startswith(text), told_text
+        assert bool(told_text) == bool(text)
+
+
+def check_all():
+    """Everything; the hooks stand as before afterwards."""
+    before = metrics.server, control.server
+    check_a_deleted_family_takes_its_metrics_along(check_changes_travel_merged_and_in_order())
+    check_rules_of_metrics()
+    check_control()
+    check_many_threads_ask_at_once()
+    check_readiness()
+    metrics.server, control.server = before
+
+
+if __name__ == "__main__":
+    check_all()
+    print("ok")
