@@ -86,10 +86,11 @@ class OutputBlocks:
             self._channel.finish(waiter)
 
     def trim(self) -> None:
-        """Give free pages back to the system."""
+        """Give free pages back to the system, and to the host what waits for a message to take it along."""
         with self._lock:
             self._free_dropped()
             self._segment.trim()
+        self._channel.post(b"")
 
     # -- blocks the model writes to itself ------------------------------------------------------------------------
 
