@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from naiad_stub import control, logger
+from naiad_stub import control, logger, metrics
 from naiad_stub import request as requests
 from naiad_stub.exceptions import TritonModelException
 
 from naiad.testing.control import ControlDesk
 from naiad.testing.fakes import run_in_executor
 from naiad.testing.guest import is_cancelled, sender_of
+from naiad.testing.metrics import MetricDesk, MetricHook
 
 
 class Active(Protocol):
@@ -33,6 +34,10 @@ class Active(Protocol):
     @property
     def control(self) -> ControlDesk:
         """What it does to other models."""
+
+    @property
+    def metrics(self) -> MetricDesk:
+        """Its metrics."""
 
 
 class _Thread(threading.local):
@@ -60,9 +65,10 @@ def opened(model: Active) -> None:
     """Lead the hooks here from the first model on."""
     with _lock:
         if not _open:
-            _before[:] = [requests.calls, requests.is_cancelled, logger.sink, control.server]
+            _before[:] = [requests.calls, requests.is_cancelled, logger.sink, control.server, metrics.server]
             requests.calls, requests.is_cancelled = _Calls(), is_cancelled
             logger.sink, control.server = _log, _Control()
+            metrics.server = MetricHook(_metric_desk)
         _open.append(model)
 
 
@@ -71,7 +77,7 @@ def closed(model: Active) -> None:
     with _lock:
         _open.remove(model)
         if not _open:
-            requests.calls, requests.is_cancelled, logger.sink, control.server = _before
+            requests.calls, requests.is_cancelled, logger.sink, control.server, metrics.server = _before
             _before.clear()
 
 
@@ -80,6 +86,11 @@ def active() -> Active | None:
     if _thread.models:
         return _thread.models[-1]
     return _open[-1] if _open else None
+
+
+def _metric_desk() -> MetricDesk | None:
+    model = active()
+    return model.metrics if model is not None else None
 
 
 def _log(level: int, file: str, line: int, message: str) -> None:

@@ -33,6 +33,7 @@ from naiad.testing.configuration import (
 from naiad.testing.control import ControlDesk
 from naiad.testing.fakes import Fake, FakeDesk
 from naiad.testing.guest import AnyName, Exchange, Guest, received_request
+from naiad.testing.metrics import MetricDesk
 from naiad.testing.modules import ModelModules
 from naiad.testing.values import Call, LogRecord, Parameter, Request, Response, tensor_of
 
@@ -88,6 +89,7 @@ class ModelUnderTest:
         config: The effective configuration, as `args["model_config"]` has it.
         logs: What the model logged, and what the server would have logged of its errors.
         control: What the model loaded and unloaded, in `control.actions`.
+        metrics: The model's metrics, as `metrics.value_of("requests_total", language="en")`.
     """
 
     def __init__(self, source: Source, desk: FakeDesk, timeout: float) -> None:
@@ -96,6 +98,7 @@ class ModelUnderTest:
         self.config: dict[str, Any] = {}
         self.logs: list[LogRecord] = []
         self.control = ControlDesk(desk.models)
+        self.metrics = MetricDesk(self.name)
         self._source = source
         self._desk = desk
         self._timeout = timeout
