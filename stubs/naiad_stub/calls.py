@@ -12,8 +12,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple, Union
 
-from naiad_stub import layout, wire
+from naiad_stub import layout, standstill, wire
 from naiad_stub.blocks import InputLease, OutputBlocks
+from naiad_stub.call_messages import Texts, pack_call
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import TensorWriter
@@ -70,8 +71,10 @@ class CallDesk(Calls):
         self._calls: Dict[int, _Call] = {}
         self._layouts: Dict[bytes, List[layout.Place]] = {}
         self._main = threading.main_thread().ident
+        self._waiting: Dict[int, _Call] = {}  # by the thread that waits for it
         self.get_response_sender_of: Callable[[InferenceRequest], Any] = super().get_response_sender
         channel.handlers[wire.Kind.RESULT] = self._result
+        channel.handlers[wire.Kind.ASK_STANDSTILL] = self._asked
 
     def get_response_sender(self, request: InferenceRequest) -> Any:
         """The sender that answers *request*."""
@@ -147,7 +150,12 @@ class CallDesk(Calls):
             call.waiter = waiter = Waiter()
             if call.arrived or call.is_ended:
                 return
-            self._channel.wait(waiter)
+            thread = threading.get_ident()
+            self._waiting[thread] = call
+            try:
+                self._channel.wait(waiter)
+            finally:
+                self._waiting.pop(thread, None)
 
     def next_of(self, call: _Call) -> Tuple[InferenceResponse, int]:
         """Take the next result that is there, and its bytes."""
@@ -182,11 +190,11 @@ class CallDesk(Calls):
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if threading.get_ident() == self._main:
             flags |= waits
-        texts = _Texts(request)
+        texts = Texts(request)
         own, blocks, data, _ = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
         self._calls[call.number] = call
         try:
-            self._channel.send(_pack_call(request, texts, call.number, flags, own, blocks, data))
+            self._channel.send(pack_call(request, texts, call.number, flags, own, blocks, data))
         except BaseException:
             del self._calls[call.number]
             raise
@@ -211,6 +219,12 @@ class CallDesk(Calls):
         waiter, call.waiter = call.waiter, None
         if waiter is not None:
             self._channel.finish(waiter)
+
+    def _asked(self, payload: bytes) -> None:
+        """Tell whether only answers to calls can let the model go on; on whichever thread reads."""
+        is_so = standstill.is_reached(self._waiting)
+        fields = {"number": str(wire.unpack(wire.Kind.ASK_STANDSTILL, payload)[0]), "is_so": str(int(is_so))}
+        self._channel.post(wire.pack(wire.Kind.TELL, "standstill", fields))
 
     def _drop_results(self, call: _Call) -> None:
         with contextlib.suppress(IndexError):
@@ -259,50 +273,6 @@ class CallDesk(Calls):
             if lease.end(block, self._kept, self._channel.give_back) is None:
                 self._channel.give_back(block)
         return tensors, size
-
-
-class _Texts:
-    """The texts of a request as bytes: what cannot be sent is noticed before its tensors take up memory."""
-
-    __slots__ = ("correlation", "correlation_size", "correlation_text", "model", "outputs", "parameters", "request_id")
-
-    def __init__(self, request: InferenceRequest) -> None:
-        self.request_id = request._id.encode()  # noqa: SLF001 - made for this
-        self.correlation: Union[int, str] = request._correlation  # noqa: SLF001 - likewise
-        self.correlation_text, self.correlation_size = b"", wire.NO_STRING
-        if isinstance(self.correlation, str):
-            self.correlation_text = self.correlation.encode()
-            self.correlation, self.correlation_size = 0, len(self.correlation_text)
-        if max(len(self.request_id), len(self.correlation_text)) > wire.MAX_ID_BYTES:
-            raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
-        self.parameters = request._parameters.encode()  # noqa: SLF001 - likewise
-        self.model = request._model_name.encode()  # noqa: SLF001 - likewise
-        self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()  # noqa: SLF001 - likewise
-
-
-def _pack_call(
-    request: InferenceRequest, texts: _Texts, number: int, flags: int, own: int, blocks: bytes, data: bytes
-) -> bytes:
-    head = wire.CALL_HEAD.pack(
-        number,
-        texts.correlation,
-        request._timeout,  # noqa: SLF001 - likewise
-        request._flags,  # noqa: SLF001 - likewise
-        request._model_version,  # noqa: SLF001 - likewise
-        flags,
-        own,
-        len(blocks) >> 3,
-        len(texts.request_id),
-        texts.correlation_size,
-        len(texts.parameters),
-        len(texts.model),
-        len(texts.outputs),
-        len(data),
-    )
-    body = b"".join(
-        (head, blocks, texts.request_id, texts.correlation_text, texts.parameters, texts.model, texts.outputs, data)
-    )
-    return wire.frame(wire.Kind.CALL, body)
 
 
 class ResponseIterator:

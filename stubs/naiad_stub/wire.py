@@ -54,6 +54,7 @@ class Kind:
     CREDIT = 27  # request, number of its responses that have left for the client
     REPLY = 28  # number, 1 if it went well, error code, text
     ASK_READY = 29  # number: run the model's is_ready
+    ASK_STANDSTILL = 30  # number: can only answers to calls let the model go on? Told as "standstill"
 
 
 FIELDS = {
@@ -80,6 +81,7 @@ FIELDS = {
     Kind.CREDIT: "uu",
     Kind.REPLY: "uuus",
     Kind.ASK_READY: "u",
+    Kind.ASK_STANDSTILL: "u",
 }
 """Fields of each rare message: u unsigned 64-bit, s string, q list of unsigned 64-bit, m mapping of strings."""
 

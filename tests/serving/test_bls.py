@@ -259,7 +259,7 @@ def test_thousands_of_responses_are_iterated(server):
 def test_an_iterator_may_be_dropped_early(server):
     code = """
     for _ in range(10):
-        iterator = to("repeats", tensor(3000, 0)).exec(decoupled=True)
+        iterator = to("repeats", tensor(1000, 0)).exec(decoupled=True)
         next(iterator)
         del iterator
     return [answer(value_of(to("identity", tensor(1)).exec()))]
@@ -343,3 +343,43 @@ def test_a_model_of_one_instance_that_calls_itself_is_told_so(server):
     code = "return [answer(raised(to('runs_code', code('return [answer(1)]')).exec))]"
     reply = run(server, "runs_code", code)
     assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
+
+
+@ours
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "ThreadPoolExecutor(4).submit(ask).result()",
+        "list(ThreadPoolExecutor(4).map(lambda _: ask(), range(3)))[0]",
+        "in_thread(ask)",
+        "in_thread(lambda: in_thread(ask))",
+        "[thread.start(), queue.get()][1]",
+    ],
+)
+def test_a_ring_through_threads_is_noticed_after_a_while(server, wait):
+    """The thread that runs the model only waits for the one that calls."""
+    code = f"""
+    from concurrent.futures import ThreadPoolExecutor
+    from queue import Queue
+    queue = Queue()
+    ask = lambda: raised(to("runs_code", code("return [answer(1)]")).exec)
+    thread = threading.Thread(target=lambda: queue.put(ask()))
+    return [answer({wait})]
+    """
+    reply = run(server, "runs_code", code)
+    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
+
+
+def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
+    """A thread of the model waits for an instance that is busy with the same model's request, which goes on."""
+    code = """
+    model.late = []
+    ask = lambda: model.late.append(raised(to("runs_code", code("return [answer('late')]")).exec))
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(2.5)
+    model.thread = thread
+    return [answer(len(model.late))]
+    """
+    assert run(server, "runs_code", code) == 0
+    assert run(server, "runs_code", "model.thread.join()\nreturn [answer(model.late)]") == [{"OUT": ['"late"']}]

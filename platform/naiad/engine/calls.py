@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.engine.registry import Registry
+from naiad.engine.standstill import StandstillWatch, refuse
 from naiad.engine.version import ModelVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferResponse
@@ -52,7 +53,9 @@ class _Outstanding:
     @property
     def is_in_the_way(self) -> bool:
         """Whether the calling instance can do nothing else until this is answered."""
-        return self.call.is_blocking or (self.call.is_awaited and bool(self.worker.batches))
+        if self.call.is_decoupled or self.call.is_awaited:
+            return (self.call.is_blocking or self.call.is_awaited) and bool(self.worker.batches)
+        return self.call.is_blocking
 
 
 class CallDesk:
@@ -61,6 +64,7 @@ class CallDesk:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._calls: dict[Worker, dict[int, _Outstanding]] = {}
+        self._standstill = StandstillWatch(self._calls)
 
     def called(self, worker: Worker, call: Call) -> None:
         """Submit a call; what is wrong with it is answered as a response."""
@@ -79,8 +83,8 @@ class CallDesk:
             message = f"Model {name} - Error when running inference: {error.message}"
             worker.result(call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True)
             return
-        if version.is_waiting(outstanding.key):
-            self._refuse_ring(outstanding)
+        if version.is_waiting(outstanding.key) and not self._refuse_ring(outstanding):
+            self._standstill.suspect()
 
     def taken(self, worker: Worker, number: int, count: int) -> None:
         """The calling model has taken results."""
@@ -133,22 +137,18 @@ class CallDesk:
 
     # -- rings --------------------------------------------------------------------------------------------------
 
-    def _refuse_ring(self, last: _Outstanding) -> None:
+    def stood_still(self, worker: Worker, fields: Mapping[str, str]) -> None:
+        """A guest tells whether only answers to its calls can let its model go on."""
+        self._standstill.told(worker, fields.get("number", ""), is_so=fields.get("is_so") == "1")
+
+    def _refuse_ring(self, last: _Outstanding) -> bool:
         """Answer *last* with an error if it has closed a ring of instances that wait on each other."""
         if not last.is_in_the_way:
-            return
+            return False
         ring = cycle_from(last.worker, self._waits())
-        if not ring:
-            return
-        names = " -> ".join(f"'{worker.spec.name}'" for worker in ring)
-        last.version.withdraw(
-            last.key,
-            NaiadError(
-                f"Model {last.call.request.model_name} - Error when running inference: the call can never be answered, "
-                f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
-                "call from decoupled models whose execute returns meanwhile"
-            ),
-        )
+        if ring:
+            refuse(last, ring)
+        return bool(ring)
 
     def _waits(self) -> Mapping[Worker, Sequence[Collection[Worker]]]:
         waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)

@@ -27,7 +27,7 @@ class ModelServices(CallDesk):
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
         self.answerers: dict[str, Answerer] = {}
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, Listener] = {"standstill": self.stood_still}
         self.departures: list[Callable[[Worker], None]] = []
 
     def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:

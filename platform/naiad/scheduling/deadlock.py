@@ -30,6 +30,29 @@ def find_stuck(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[
         stuck -= free
 
 
+def find_standing(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
+    """The instances that go on only if one of them does.
+
+    Unlike `find_stuck`, for instances that may go on with the answer to any of their calls.
+
+    Args:
+        calls: For each instance that waits for nothing but its calls: of each call, as `find_stuck` takes it.
+
+    Returns:
+        The largest set of instances all of whose calls only instances of the set could answer.
+    """
+    standing = set(calls)
+    while True:
+        free = {
+            instance
+            for instance in standing
+            if not all(servers and standing.issuperset(servers) for servers in calls[instance])
+        }
+        if not free:
+            return standing
+        standing -= free
+
+
 def cycle_from(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
     """Instances that wait on each other in a ring, found by following the calls from the stuck instance *start*.
 

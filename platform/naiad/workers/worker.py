@@ -33,8 +33,7 @@ _EXIT_SECONDS = 1.0
 _WANT_RELEASE_SECONDS = 0.001
 _SMALL_BLOCKS = 1 << 20
 """Bytes of input blocks that a guest may give back only together with others: nothing waits for these alone."""
-_RETURNED_LIMIT = 64
-"""Output blocks waiting to be told to the guest before a message of their own tells them."""
+_RETURNED_LIMIT = 64  # output blocks waiting to be told to the guest before a message of their own tells them
 
 
 class Owner(Protocol):
@@ -247,9 +246,12 @@ class Worker:
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Answer a question of the model."""
-        code = CODES.index(error.code) if error is not None else 0
-        text = text if error is None else error.message
+        code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
         self._send(wire.pack(wire.Kind.REPLY, number, int(error is None), code, text))
+
+    def ask_standstill(self, number: int) -> None:
+        """Ask whether only answers to its calls can let the model go on; it tells so as "standstill"."""
+        self._send(wire.pack(wire.Kind.ASK_STANDSTILL, number))
 
     def tidy(self, *, idle: bool) -> None:
         """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
@@ -269,6 +271,8 @@ class Worker:
         try:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
+            elif kind == wire.Kind.CALL:
+                self._services.called(self, self._calls.read(payload, self.memory))
             else:
                 self._message(kind, payload)
         except (wire.WireError, ProtocolError) as error:
@@ -295,8 +299,7 @@ class Worker:
                 else:
                     self.memory.inputs.release(batch.block)
             self._owner.batch_done(self, batch, started, ended)
-            if self._results:
-                self._retry_results()
+            self._retry_results()
         if len(self.memory.returned) > _RETURNED_LIMIT:
             self._tell_returned()
 
@@ -335,9 +338,6 @@ class Worker:
             self._send(pack_returned(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:
-        if kind == wire.Kind.CALL:
-            self._services.called(self, self._calls.read(payload, self.memory))
-            return
         if kind not in wire.FIELDS:
             raise ProtocolError(f"a message of unknown kind {kind}")
         fields = wire.unpack(kind, payload)
