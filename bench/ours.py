@@ -34,10 +34,10 @@ def install(folder: Path, reference: Reference) -> Path:
 
 def python_of(program: Path) -> str:
     """Version and origin of the Python that runs *program*, for the page."""
-    ask = "import sys, sysconfig as s; print(sys.version.split()[0], s.get_config_var('CONFIG_ARGS'))"
+    ask = "import sys; print(sys.version.split()[0], sys.base_prefix)"
     done = subprocess.run([program.with_name("python"), "-c", ask], capture_output=True, text=True, check=True)
-    number, _, options = done.stdout.strip().partition(" ")
-    return f"{number}, {'optimised build' if 'optimizations' in options else 'build without optimisations'}"
+    number, _, prefix = done.stdout.strip().partition(" ")
+    return f"{number}, {'the system build, as for Triton' if prefix == '/usr' else 'a build other than the system has'}"
 
 
 def _interpreter(reference: Reference) -> Path:
