@@ -134,7 +134,9 @@ def test_clients_load_with_configuration_and_files_over_http_and_grpc(server, te
 def test_odd_load_parameters_over_http_are_refused(server):
     for parameters, status, text in (
         ({"file:1/model.py": "?"}, 400, "load parameter 'file:1/model.py' is not base64"),
-        ({"config": 1}, 500, "unexpected error on creating Triton parameter"),
+        ({"config": 1}, 500, "attempt to access JSON non-string as string"),
+        ({"file:1/model.py": None}, 500, "attempt to access JSON non-string as string"),
+        ([1], 500, "attempt to get members for non-object"),
         ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
         ({"file:1/model.py": base64.b64encode(b"x").decode()}, 500, "Load parameter 'config' must be specified"),
     ):

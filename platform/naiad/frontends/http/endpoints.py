@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.errors import Code, InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.frontends.http.generate import Generate
@@ -251,11 +251,13 @@ def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
     """`config` as text, `file:<path>` in base64; others are refused as the reference does."""
     parameters = parse_json(body).get("parameters", {}) if body else {}
     if not isinstance(parameters, dict):
-        raise InvalidRequestError("load parameters must be an object")
+        raise MalformedRequestError("attempt to get members for non-object")
     read: dict[str, str | bytes] = {}
     for key, value in parameters.items():
-        if not isinstance(value, str) or not (key == "config" or key.startswith("file:")):
-            raise NaiadError(f"unexpected error on creating Triton parameter: '{key}'", code=Code.INTERNAL)
+        if not (key == "config" or key.startswith("file:")):
+            raise MalformedRequestError("unexpected error on creating Triton parameter")
+        if not isinstance(value, str):
+            raise MalformedRequestError("attempt to access JSON non-string as string")
         try:
             read[key] = value if key == "config" else base64.b64decode(value, validate=True)
         except ValueError as problem:

@@ -1,0 +1,89 @@
+"""What the parameters of a load request say."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from naiad.errors import NaiadError
+from naiad.repository.override import check_model_name, parse_override
+from naiad.repository.read import read_config
+
+CONFIG = '{"backend": "python", "max_batch_size": 2}'
+
+
+def test_no_parameters_are_no_override():
+    assert parse_override("m", {}) is None
+
+
+def test_a_configuration_alone_leaves_the_files():
+    override = parse_override("m", {"config": CONFIG})
+    assert override is not None
+    assert (override.config.max_batch_size, dict(override.contents)) == (2, {})
+
+
+def test_files_are_written_beside_the_configuration_and_deleted_with_the_directory():
+    override = parse_override(
+        "m",
+        {"config": CONFIG, "file:1/model.py": b"code", "file:./1/data/../deep/x": b"\0\xff", "file:labels.txt": b""},
+    )
+    assert override is not None
+    directory = override.make_directory()
+    files = directory.files
+    found = {str(path.relative_to(files.directory)) for path in files.directory.rglob("*") if path.is_file()}
+    assert found == {"config.pbtxt", "1/model.py", "1/deep/x", "labels.txt"}
+    assert (files.directory / "1/deep/x").read_bytes() == b"\0\xff"
+    assert read_config(files, strict=False).max_batch_size == 2
+    root = files.repository
+    del directory
+    gc.collect()
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"file:1/model.py": b""}, "Load parameter 'config' must be specified for model file override"),
+        ({"other": "x"}, "Unrecognized load parameter 'other' with type 'STRING'"),
+        ({"other": b"x"}, "Unrecognized load parameter 'other' with type 'BYTES'"),
+        ({"file:1/model.py": "text"}, "Unrecognized load parameter 'file:1/model.py' with type 'STRING'"),
+        ({"config": "{"}, "Invalid config override:1:2: not JSON"),
+        ({"config": '{"nothing": 1}'}, "Invalid config override: ModelConfig has no field 'nothing'"),
+        *(
+            (
+                {"config": "{}", f"file:{path}": b""},
+                f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory.",
+            )
+            for path, normal in (
+                ("../x", "../x"),
+                ("1/../../x", "../x"),
+                ("/etc/x", "/etc/x"),
+                ("", "."),
+                ("1/..", "."),
+                ("..", ".."),
+            )
+        ),
+    ],
+)
+def test_wrong_parameters_are_refused(parameters, message):
+    with pytest.raises(NaiadError) as raised:
+        parse_override("m", parameters)
+    assert message in raised.value.message
+
+
+def test_a_file_in_the_way_of_another_is_refused():
+    override = parse_override("m", {"config": CONFIG, "file:1": b"", "file:1/model.py": b""})
+    assert override is not None
+    with pytest.raises(NaiadError, match="cannot write the files given for 'm'"):
+        override.make_directory()
+
+
+@pytest.mark.parametrize("name", ["", " ", "..", ".", "a/b", "/a", "../a"])
+def test_names_that_lead_out_of_the_repository_are_refused(name):
+    with pytest.raises(NaiadError, match=r"model name must not"):
+        check_model_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "..a", "a b"])
+def test_other_names_are_fine(name):
+    check_model_name(name)
