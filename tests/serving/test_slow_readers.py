@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from pathlib import Path
 
-from serving.repositories import repository
+import numpy as np
+import psutil
+import pytest
+from serving.repositories import infer, repository, values
 from support.server import ServerProcess
 from support.waiting import until
+from tritonclient.grpc import InferenceServerClient, InferInput
 
 RESPONSES, ELEMENTS = 400, 25_000  # 100 KB as binary
 
@@ -60,3 +65,44 @@ def test_a_model_that_is_held_back_hears_that_its_client_has_gone(tmp_path):
         with stream(server, RESPONSES):
             settled(progress)
         until(lambda: progress.read_text() == "cancelled", "the model to notice")
+
+
+def sizes(server: ServerProcess) -> dict[int, int]:
+    """Bytes of host and guests that are theirs alone, with what they share counted in parts."""
+    return {
+        process.pid: process.memory_full_info().pss
+        for process in [psutil.Process(server.pid), *server.children()]
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_gigabyte_for_a_client_that_does_not_read_takes_little_memory_and_harms_nobody(tmp_path):
+    responses, elements = 2500, 100_000
+    models = repository(tmp_path / "models", ["floods", "identity"])
+    progress = models / "floods" / "1" / "progress"
+    reading = threading.Event()
+    received: list[float] = []
+
+    def take(result, error):
+        assert reading.wait(60)
+        assert error is None, error
+        if result.get_response().outputs:
+            array = result.as_numpy("OUT")
+            received.append(float(array[0]) if (array == array[0]).all() else -1)
+
+    with ServerProcess(models, work=tmp_path) as server, InferenceServerClient(server.grpc_url) as client:
+        before = sizes(server)
+        client.start_stream(take)
+        tensor = InferInput("IN", [2], "FP32")
+        tensor.set_data_from_numpy(np.array([responses, elements], np.float32))
+        client.async_stream_infer("floods", [tensor])
+        held_at = int(settled(progress))
+        grown = {pid: size - before[pid] for pid, size in sizes(server).items()}
+        assert sum(grown.values()) < 120 << 20, grown
+        assert held_at < responses / 4
+        for _ in range(20):
+            assert values(infer(server, "identity", 1, 2)) == [1, 2]
+        reading.set()
+        until(lambda: progress.read_text() == "done" and len(received) == responses, "all responses", 60)
+        client.stop_stream()
+    assert received == list(range(responses))
