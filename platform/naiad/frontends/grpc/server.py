@@ -137,7 +137,10 @@ class GrpcFrontend:
                 changed.clear()
                 while stream.outgoing:
                     message, ticket = stream.outgoing.popleft()
-                    await context.write(message)
+                    try:
+                        await context.write(message)
+                    except grpc.aio.InternalError:  # the client went while it was written; grpcio would log this
+                        return
                     stream.sent(ticket)
                 if stream.failure is not None:
                     await _abort(context, stream.failure)
