@@ -131,6 +131,19 @@ def test_clients_load_with_configuration_and_files_over_http_and_grpc(server, te
         client.close()
 
 
+def test_a_bad_configuration_in_a_request_leaves_everything_as_it_is(server):
+    evaluate(server, "a", "pb_utils.load_model('b')")
+    before = server.post("/v2/repository/index").json()
+    for name in ("b", "never_seen"):
+        for config in ({"name": "z"}, {"max_batch_size": -3}):
+            parameters = {"config": json.dumps(config)} | ({"file:1/model.py": "eA=="} if name == "never_seen" else {})
+            reply = server.post(f"/v2/repository/models/{name}/load", {"parameters": parameters})
+            assert reply.status == 500
+            assert reply.error.startswith(f"failed to load '{name}', failed to poll from model repository (")
+    assert server.post("/v2/repository/index").json() == before
+    assert evaluate(server, "b", "1") == "1"
+
+
 def test_odd_load_parameters_over_http_are_refused(server):
     for parameters, status, text in (
         ({"file:1/model.py": "?"}, 400, "load parameter 'file:1/model.py' is not base64"),

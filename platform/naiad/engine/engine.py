@@ -269,7 +269,8 @@ class Engine:
     async def load(self, name: str, parameters: Mapping[str, str | bytes], *, is_nested: bool = False) -> None:
         """Load or reload a model (explicit control mode only); past other loads, if one of them waits for it."""
         self._require_explicit()
-        source = await asyncio.to_thread(find_source, name, parameters, self._settings.repositories)
+        strict = self._settings.strict_config
+        source = await asyncio.to_thread(find_source, name, parameters, self._settings.repositories, strict=strict)
         async with self._locks.setdefault(name, asyncio.Lock()):
             await self._load_model(source, is_nested=is_nested)
 

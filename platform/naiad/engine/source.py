@@ -38,8 +38,13 @@ class ModelSource:
         return read_config(self.files, strict=strict, config_name=config_name)
 
 
-def find_source(name: str, parameters: Mapping[str, str | bytes], repositories: Sequence[Path]) -> ModelSource:
+def find_source(
+    name: str, parameters: Mapping[str, str | bytes], repositories: Sequence[Path], *, strict: bool
+) -> ModelSource:
     """Where the model that a load request names comes from; blocks.
+
+    A configuration that comes with the request is checked here, before anything is noted of the model: a bad request
+    must not make what serves count as broken.
 
     Raises:
         NaiadError: If there is no such model, or the request's parameters are wrong.
@@ -47,16 +52,16 @@ def find_source(name: str, parameters: Mapping[str, str | bytes], repositories: 
     try:
         check_model_name(name)
         override = parse_override(name, parameters)
-        if override is not None and override.contents:
-            directory = override.make_directory()
-            return ModelSource(files=directory.files, override=override, directory=directory)
-        files = scan(repositories).models.get(name)
+        directory = override.make_directory() if override is not None and override.contents else None
+        files = directory.files if directory is not None else scan(repositories).models.get(name)
+        if override is not None and files is not None:
+            override.prepared_config(files, strict=strict)
     except NaiadError as error:
         raise not_found(name, error.message) from error
     if files is None:
         looked = ", ".join(f"'{repository}'" for repository in repositories)
         raise not_found(name, f"looked in {looked}")
-    return ModelSource(files=files, override=override)
+    return ModelSource(files=files, override=override, directory=directory)
 
 
 def not_found(name: str, why: str) -> NaiadError:
