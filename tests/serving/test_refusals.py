@@ -17,22 +17,6 @@ def write(repository, name, config):
     (version.parent / "config.pbtxt").write_text(f'backend: "python" {TENSORS} {config}')
 
 
-def test_sequences_are_refused_and_dynamic_batching_is_named_in_the_log(tmp_path):
-    write(tmp_path / "models", "sequence", "sequence_batching { }")
-    write(tmp_path / "models", "batched", "max_batch_size: 4 dynamic_batching { }")
-
-    with ServerProcess(
-        tmp_path / "models", "--exit-on-error=false", "--strict-readiness=false", work=tmp_path, wait="live"
-    ) as server:
-        index = {entry["name"]: entry for entry in server.post("/v2/repository/index").json()}
-        log = server.log
-
-    assert index["batched"]["state"] == "READY"
-    assert "'batched' asks for dynamic_batching: this version gives execute one request at a time" in log
-    assert index["sequence"]["state"] == "UNAVAILABLE"
-    assert "asks for sequence_batching, which this version of naiad does not do" in index["sequence"]["reason"]
-
-
 def test_label_file_that_is_named_and_not_there_fails_the_load(tmp_path):
     write(tmp_path / "models", "labelled", "")
     config = tmp_path / "models" / "labelled" / "config.pbtxt"

@@ -24,9 +24,10 @@ from naiad.config.model import InstanceKind, ModelConfig, freeze, instance_names
 from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
-from naiad.engine.version import ModelVersion
+from naiad.engine.version import ModelVersion, input_names
 from naiad.errors import Code, ConfigError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
 from naiad.resolution.decision import Resolution, ResolutionSettings
@@ -125,11 +126,12 @@ class Loader:
             message = merge_auto_completed(message, orjson.loads(completed))
         validate(message, with_io=True)
         config = freeze(message)
-        await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
+        labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
         loaded = ModelVersion(config, version, specs, self._settings.restart, services)
+        loaded.metadata = with_labels(loaded.metadata, labels)
         await loaded.start()
         return loaded
 
@@ -137,18 +139,12 @@ class Loader:
         """Say at once what this version does not do: refuse what would answer wrongly, tell what is merely slower.
 
         Raises:
-            ConfigError: For sequences, whose requests would reach any instance and lack their control inputs, and for
-                ensembles.
+            ConfigError: For ensembles.
         """
-        for choice in ("sequence_batching", "ensemble_scheduling"):
-            if message.HasField(choice):
-                raise ConfigError(
-                    f"model '{message.name}' asks for {choice}, which this version of naiad does not do",
-                    code=Code.UNSUPPORTED,
-                )
-        if message.HasField("dynamic_batching"):
-            logger.info(
-                "'%s' asks for dynamic_batching: this version gives execute one request at a time", message.name
+        if message.HasField("ensemble_scheduling"):
+            raise ConfigError(
+                f"model '{message.name}' asks for ensemble_scheduling, which this version of naiad does not do",
+                code=Code.UNSUPPORTED,
             )
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
@@ -180,7 +176,7 @@ class Loader:
             "utils_dir": str(resolution.utils_dir),
             "shared": "1" if resolution.shared else "0",
             "decoupled": "1" if config.decoupled else "0",
-            "inputs": "\0".join(tensor.name for tensor in config.inputs),
+            "inputs": "\0".join(input_names(config)),
             "outputs": "\0".join(tensor.name for tensor in config.outputs),
             "model_config": model_config,
             # PB src/stub_launcher.cc: the dictionary `initialize` gets.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Hashable
 
+from naiad.engine.check import prefix
+from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.workers.worker import Worker
 
@@ -24,9 +27,27 @@ class Pending:
         queued: When it came (monotonic ns).
         laid_out: When it was sent to a guest (monotonic ns).
         worker: That guest; None while it waits for one.
+        shape_key: Requests share a batch only if theirs are equal; None shares one with any.
+        is_queued: The scheduler has taken it up.
+        is_cancelled: Nobody waits for it any more.
+        refusal: Why the scheduler did not take it up.
     """
 
-    __slots__ = ("_left", "_sizes", "batch_size", "key", "laid_out", "queued", "request", "sink", "worker")
+    __slots__ = (
+        "_left",
+        "_sizes",
+        "batch_size",
+        "is_cancelled",
+        "is_queued",
+        "key",
+        "laid_out",
+        "queued",
+        "refusal",
+        "request",
+        "shape_key",
+        "sink",
+        "worker",
+    )
 
     def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
         self.key = key
@@ -36,6 +57,9 @@ class Pending:
         self.queued = time.monotonic_ns()
         self.laid_out = 0
         self.worker: Worker | None = None
+        self.shape_key: Hashable | None = None
+        self.is_queued = self.is_cancelled = False
+        self.refusal: NaiadError | None = None
         self._sizes: deque[int] | None = None
         self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
 
@@ -58,3 +82,30 @@ class Pending:
             self.worker.credit(self.key, responses)
             responses = size = 0
         self._left = (responses, size)
+
+    # -- what a scheduler asks (`scheduling.interface.Schedulable`) ---------------------------------------------
+
+    @property
+    def priority(self) -> int:
+        """Priority level, 0 for the model's default."""
+        return self.request.priority
+
+    @property
+    def timeout_us(self) -> int:
+        """Timeout in microseconds, 0 for none."""
+        return self.request.timeout_us
+
+    @property
+    def correlation_id(self) -> int | str:
+        """Sequence id; 0 and "" mean none."""
+        return self.request.correlation_id
+
+    @property
+    def flags(self) -> int:
+        """SEQUENCE_START and SEQUENCE_END."""
+        return self.request.flags
+
+    @property
+    def prefix(self) -> str:
+        """How errors about it begin."""
+        return prefix(self.request)

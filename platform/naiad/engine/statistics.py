@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 import time
 
 from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
+
+
+class Reason(enum.Enum):
+    """Why a request failed, as the metrics tell (CORE src/infer_request.h)."""
+
+    OTHER = "OTHER"
+    BACKEND = "BACKEND"
+    CANCELED = "CANCELED"
+    REJECTED = "REJECTED"
 
 
 class _Sum:
@@ -41,6 +51,7 @@ class Statistics:
         self._infer_ns = 0
         self._output_ns = 0
         self._fail = _Sum()
+        self._failures = dict.fromkeys(Reason, 0)
         self._batches: dict[int, _Batches] = {}
 
     def executed(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
@@ -65,8 +76,9 @@ class Statistics:
         self._infer_ns += ended - started
         self._output_ns += answered - ended
 
-    def failed(self, ns: int) -> None:
-        """One request that ended in an error *ns* after it came."""
+    def failed(self, ns: int, reason: Reason = Reason.OTHER) -> None:
+        """One request that ended in an error *ns* after it came; those refused at once do not count."""
+        self._failures[reason] += 1
         self._fail.count += 1
         self._fail.ns += ns
 
@@ -82,6 +94,7 @@ class Statistics:
             execution_count=self._executions,
             success=Duration(count, self._success_ns),
             fail=self._fail.value(),
+            failures={reason.value: number for reason, number in self._failures.items() if reason is not Reason.OTHER},
             queue=Duration(count, self._queue_ns),
             compute_input=Duration(count, self._input_ns),
             compute_infer=Duration(count, self._infer_ns),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 EXTENSIONS = (
     "classification",
@@ -34,11 +35,16 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """Name, KServe datatype and shape of an input or output; a leading -1 stands for the batch dimension."""
+    """Name, KServe datatype and shape of an input or output; a leading -1 stands for the batch dimension.
+
+    Attributes:
+        labels: Names of the classes that an output's elements stand for; none for most.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,14 @@ class ModelMetadata:
     platform: str
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
+
+
+def with_labels(metadata: ModelMetadata, labels: Mapping[str, tuple[str, ...]]) -> ModelMetadata:
+    """The same with the labels of its outputs, by their names."""
+    if not labels:
+        return metadata
+    outputs = tuple(replace(tensor, labels=labels.get(tensor.name, ())) for tensor in metadata.outputs)
+    return replace(metadata, outputs=outputs)
 
 
 class ModelState(enum.Enum):
@@ -110,6 +124,7 @@ class ModelStatistics:
         execution_count: Calls of `execute`.
         success: Requests that succeeded, from submission to response.
         fail: Requests that failed.
+        failures: How many of them for which reason, if it is known.
         queue: Time in the queue.
         compute_input: Time to lay inputs out for the guest.
         compute_infer: Time in the guest.
@@ -126,6 +141,7 @@ class ModelStatistics:
     execution_count: int = 0
     success: Duration = Duration()
     fail: Duration = Duration()
+    failures: Mapping[str, int] = field(default_factory=dict)
     queue: Duration = Duration()
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.protocol.inference import InferResponse
 from naiad.workers.calls import Call
-from naiad.workers.exchange import Answer, Interface
+from naiad.workers.exchange import Answer, Batch, Interface
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Batch, Worker
+from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.guest")
 

@@ -76,6 +76,22 @@ class Answer(NamedTuple):
     again: bool = False
 
 
+class Batch(NamedTuple):
+    """What was sent to a guest and is not done.
+
+    Attributes:
+        keys: Keys of its requests.
+        block: Their input block, -1 if there is none.
+        sent: When laying out began (monotonic ns); 0 if the guest was gone before it read it.
+        size: Rows of its requests together.
+    """
+
+    keys: Sequence[int]
+    block: int
+    sent: int
+    size: int
+
+
 def write_execute(
     number: int, batch: Sequence[tuple[int, InferRequest]], interface: Interface, memory: InstanceMemory
 ) -> tuple[bytes, int]:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from naiad_stub import wire
 
@@ -20,7 +20,7 @@ from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.workers.calls import Call, CallReader, error_result, result_block, write_result
 from naiad.workers.channel import Channel
-from naiad.workers.exchange import CODES, Answer, Interface, pack_returned, read_responses, write_execute
+from naiad.workers.exchange import CODES, Answer, Batch, Interface, pack_returned, read_responses, write_execute
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.readiness import ReadinessQuestions
@@ -87,20 +87,6 @@ _SERVICES = {
     wire.Kind.ASK: "asked",
     wire.Kind.TELL: "told",
 }
-
-
-class Batch(NamedTuple):
-    """What was sent to a guest and is not done.
-
-    Attributes:
-        keys: Keys of its requests.
-        block: Their input block, -1 if there is none.
-        sent: When laying out began (monotonic ns); 0 if the guest was gone before it read it.
-    """
-
-    keys: Sequence[int]
-    block: int
-    sent: int
 
 
 class Worker:
@@ -209,8 +195,8 @@ class Worker:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def execute(self, batch: Sequence[tuple[int, InferRequest]]) -> int:
-        """Send a batch of keyed requests; return its number.
+    def execute(self, batch: Sequence[tuple[int, InferRequest]], size: int) -> int:
+        """Send a batch of keyed requests, of *size* rows together; return its number.
 
         Raises:
             OutOfMemoryError: If the inputs do not fit into the input segment now.
@@ -218,7 +204,7 @@ class Worker:
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         if self._is_gone:  # its last answers are being read; the owner gets this back with its death
-            self.batches[number] = Batch([key for key, _ in batch], -1, 0)
+            self.batches[number] = Batch([key for key, _ in batch], -1, 0, size)
             return number
         data, block = write_execute(number, batch, self._interface, self.memory)
         if self.batches and self._channel is not None:
@@ -227,7 +213,7 @@ class Worker:
             self._send(data)
         self._last_sent = number
         keys = [key for key, _ in batch]
-        self.batches[number] = Batch(keys, block, now)
+        self.batches[number] = Batch(keys, block, now, size)
         self.open.update(keys)
         return number
 

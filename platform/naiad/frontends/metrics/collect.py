@@ -118,12 +118,11 @@ def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value:
 
 
 def _failures(statistics: Iterable[ModelStatistics]) -> Family:
-    # The engine's statistics do not tell why requests failed, so all count as OTHER; the other series exist, because
-    # queries sum over them.
+    # All reasons, also those that nothing failed for: queries sum over them.
     samples = [
         Sample(
             {"model": model.name, "reason": reason, "version": model.version},
-            model.fail.count if reason == "OTHER" else 0,
+            model.failures.get(reason, 0) if reason != "OTHER" else model.fail.count - sum(model.failures.values()),
         )
         for model in statistics
         for reason in _REASONS

@@ -1,0 +1,249 @@
+"""The requests of one model version, from their arrival to their last answer.
+
+The scheduler decides, `dispatch` carries out, this module keeps the account. Everything runs on the event loop's thread
+and nothing here waits: a request goes from `submit` to the guest, and its answer from the guest to the sink, in one
+call each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+
+from naiad.config.model import ModelConfig
+from naiad.engine.check import RequestCheck, prefix
+from naiad.engine.dispatch import Dispatcher, WaitingDispatcher, WorkerScheduler
+from naiad.engine.ordered import Order, OrderedSink
+from naiad.engine.pending import Pending
+from naiad.engine.reshape import OutputReshape
+from naiad.engine.statistics import Reason, Statistics
+from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.scheduling.choose import is_ordered, scheduler_for
+from naiad.scheduling.fifo import FifoScheduler
+from naiad.scheduling.ordering import ResponseOrder
+from naiad.scheduling.sequence import SequenceScheduler
+from naiad.scheduling.shapes import ShapeKeys
+from naiad.workers.exchange import Answer, Batch
+from naiad.workers.worker import Worker
+
+logger = logging.getLogger("naiad.engine")
+
+_AHEAD_NS = 1_000_000
+_MOST_AHEAD = 16
+_UNKNOWN_PACE_NS = 1_000_000_000
+"""An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
+
+_ALL_RESPONSES = 1 << 40
+_TRIMS = 2
+"""How often both sides give free pages back after a pause: once more for what the first makes guests give back."""
+
+_numbers = itertools.count(1)
+
+
+class Traffic:
+    """The queue, the requests in flight and the statistics of a version.
+
+    Attributes:
+        config: The version's effective configuration.
+        version: Its version number.
+        number: Which of all versions ever loaded this is: tells two loads of one version apart.
+        reason: Why it can serve no more; empty while it can.
+    """
+
+    def __init__(self, config: ModelConfig, version: int) -> None:
+        self.config = config
+        self.version = version
+        self.number = next(_numbers)
+        self.reason = ""
+        self._check = RequestCheck(config)
+        self._statistics = Statistics()
+        self._reshape = OutputReshape(config)
+        self._pending: dict[int, Pending] = {}
+        self._keys = itertools.count(1)
+        self._pace = _UNKNOWN_PACE_NS  # the longest execute of late: falls slowly, rises at once
+        self._trims_due = 0
+        self._scheduler: WorkerScheduler = scheduler_for(config)
+        self._waits = not isinstance(self._scheduler, FifoScheduler)
+        kind = WaitingDispatcher if self._waits else Dispatcher
+        self._dispatcher = kind(self._scheduler, self._keys, self._fail, self._refused)
+        self._carry_out = self._dispatcher.carry_out
+        self._shapes = ShapeKeys(config)
+        self._order: Order | None = ResponseOrder() if is_ordered(config) else None
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+        """Queue a request; return its key.
+
+        Args:
+            request: The request.
+            sink: Gets its responses.
+            alone: Only an instance that holds nothing may be given it: it comes from a model, and behind a request
+                that calls that model in turn it would wait for ever.
+
+        Raises:
+            InvalidRequestError: If it does not fit the model.
+            NotReadyError: If the version cannot serve any more, or its queue is full.
+        """
+        if self.reason:
+            raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
+        pattern = request.pattern
+        if pattern is None or pattern.checked_by != self.number:
+            batch_size = self._check_anew(request)
+        else:
+            batch_size = pattern.batch_size
+        key = next(self._keys)
+        pending = self._pending[key] = Pending(key, request, sink, batch_size)
+        self._trims_due = _TRIMS
+        if self._waits:
+            self._enqueue(pending, alone=alone)
+        else:
+            self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+        return key
+
+    def _check_anew(self, request: InferRequest) -> int:
+        batch_size = self._check.check(request)
+        if request.pattern is not None and self._check.is_repeatable(request):
+            request.pattern.checked_by, request.pattern.batch_size = self.number, batch_size
+        return batch_size
+
+    def _enqueue(self, pending: Pending, *, alone: bool) -> None:
+        """Queue a request with a scheduler that looks at more of it than its age, and may refuse it."""
+        pending.shape_key = self._shapes.key(pending.request)
+        if self._order is not None:
+            pending.sink = OrderedSink(self._order, pending.sink)
+        self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+        pending.is_queued = True
+        if pending.refusal is not None:
+            raise pending.refusal
+
+    def _refused(self, pending: Pending, error: NaiadError) -> None:
+        if pending.is_queued:
+            self._fail([pending], error, Reason.CANCELED if error.code is Code.CANCELLED else Reason.REJECTED)
+        else:  # `submit` says so
+            del self._pending[pending.key]
+            pending.refusal = error
+
+    def cancel(self, key: int) -> None:
+        """Take a request back: out of the queue, or tell its guest."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return
+        pending.is_cancelled = True
+        if pending.worker is not None:
+            pending.worker.cancel([key])
+        else:
+            self.withdraw(key, _cancelled())
+
+    def withdraw(self, key: int, error: NaiadError) -> None:
+        """Answer a request that waits for an instance with *error*."""
+        pending = self._pending.get(key)
+        if pending is not None and self._dispatcher.withdraw(pending):
+            self._fail([pending], error, Reason.CANCELED if error.code is Code.CANCELLED else Reason.OTHER)
+
+    def is_waiting(self, key: int) -> bool:
+        """Whether the request waits for an instance."""
+        pending = self._pending.get(key)
+        return pending is not None and pending.worker is None
+
+    def taken(self, key: int, count: int) -> None:
+        """Note that responses have left for the client; its model may be held back until they have."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            pending.has_left(count)
+
+    def taken_all(self, key: int) -> None:
+        """Note that no response of a request will ever wait for its client again."""
+        pending = self._pending.get(key)
+        if pending is not None and pending.worker is not None:
+            pending.worker.credit(key, _ALL_RESPONSES)
+
+    # -- reports of workers -------------------------------------------------------------------------------------
+
+    def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+        """Pass a response on to the request's sink."""
+        pending = self._pending.get(answer.key)
+        if pending is None:
+            return  # its guest was given up meanwhile, or it is a row without a request
+        if answer.again:
+            self._again(worker, pending)
+            return
+        response = answer.response
+        if response is not None:
+            response.request_id = pending.request.request_id
+            if self.config.decoupled:
+                pending.will_leave(response)
+            if self._reshape.is_needed and response.outputs:
+                self._reshape.apply(response)
+        if answer.final:
+            del self._pending[answer.key]
+            now = time.monotonic_ns()
+            if response is not None and response.error is not None:
+                self._statistics.failed(now - pending.queued, Reason.BACKEND)
+            else:
+                self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+        pending.sink.send(response, answer.final)
+
+    def _again(self, worker: Worker, pending: Pending) -> None:
+        """The model wants a request once more, which only iterative sequences give it."""
+        scheduler = self._scheduler
+        batching = self.config.message.sequence_batching
+        if not isinstance(scheduler, SequenceScheduler) or not batching.iterative_sequence:
+            problem = "which takes sequence_batching's iterative_sequence"
+        elif not any(pending.key in batch.keys for batch in worker.batches.values()):
+            problem = "after its execute had returned, which is too late"
+        elif pending.is_cancelled:
+            self._fail([pending], _cancelled(), Reason.CANCELED)
+            return
+        else:
+            pending.worker = None
+            scheduler.reschedule(pending)
+            return
+        message = f"model '{self.config.name}' rescheduled a request, {problem}"
+        logger.error("%s", message)
+        self._fail([pending], ModelError(message))
+
+    def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+        """Give the instance its next work."""
+        now = time.monotonic_ns()
+        self._statistics.executed(batch.size, batch.sent, started, ended, now)
+        self._pace = max(ended - started, self._pace - (self._pace >> 3))
+        self._scheduler.set_depth(worker, depth_for(self._pace))
+        self._carry_out(self._scheduler.finished(worker, now))
+
+    def _lose(self, worker: Worker, error: GuestDiedError) -> None:
+        """A guest died: fail what it worked on, put back what it had not begun."""
+        self._scheduler.remove(worker)
+        batches = list(worker.batches.values())
+        worker.batches.clear()
+        if batches and batches[0].sent:
+            del batches[0]  # it was being executed
+        keys = [key for batch in batches for key in batch.keys]
+        not_begun = tuple(self._pending[key] for key in keys if key in worker.open and key in self._pending)
+        lost = worker.open.difference(keys)
+        worker.open.clear()
+        self._fail([self._pending[key] for key in sorted(lost) if key in self._pending], error)
+        for pending in not_begun:
+            pending.worker = None
+        self._carry_out(self._scheduler.put_back(not_begun, time.monotonic_ns()))
+
+    def _fail(self, items: Sequence[Pending], error: NaiadError, reason: Reason = Reason.OTHER) -> None:
+        now = time.monotonic_ns()
+        for pending in items:
+            if self._pending.pop(pending.key, None) is None:
+                continue
+            self._statistics.failed(now - pending.queued, reason)
+            response = InferResponse(self.config.name, self.version, pending.request.request_id, error=error)
+            pending.sink.send(response, True)
+
+
+def depth_for(execution_ns: int) -> int:
+    """How many requests an instance may hold whose execute takes so long."""
+    return max(1, min(_MOST_AHEAD, _AHEAD_NS // max(execution_ns, 1)))
+
+
+def _cancelled() -> NaiadError:
+    return NaiadError("Request was cancelled", code=Code.CANCELLED)
