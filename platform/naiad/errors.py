@@ -10,6 +10,7 @@ raising code names the source.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Code(enum.Enum):
@@ -87,9 +88,14 @@ class OptionError(NaiadError):
 
 
 class ResolutionError(NaiadError):
-    """No backend, model file or artifact was found for a model."""
+    """No backend, model file or artifact was found for a model.
+
+    Attributes:
+        decided: What had been decided until then (`naiad.resolution.decision.Step`).
+    """
 
     default_code = Code.INVALID_ARG
+    decided: Sequence[object] = ()
 
 
 class RepositoryError(NaiadError):

@@ -161,6 +161,15 @@ def test_explain_says_what_keeps_a_model_from_running(repository, arguments, tex
     assert result.stdout == ""
 
 
+def test_explain_says_what_was_decided_before_something_was_not_there(repository):
+    with (repository / "models" / "a" / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/such.tar.gz" } }')
+    result = explain(repository, "a")
+    assert result.returncode == 1
+    assert f"\n  model file  {repository}/backends/shared/model.py\n" in result.stdout
+    assert result.stderr.startswith("parameter EXECUTION_ENV_PATH of model 'a' names the execution environment")
+
+
 def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
     for digest, record in (
         (

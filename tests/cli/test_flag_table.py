@@ -131,7 +131,6 @@ def test_the_default_of_every_refused_flag_is_harmless():
         ("--http-restricted-api=health:k=v", "restriction of APIs is not implemented"),
         ("--grpc-restricted-protocol=health:k=v", "restriction of APIs is not implemented"),
         ("--http-header-forward-pattern=.*", "forwarding of headers to models is not implemented"),
-        ("--allow-client-shm=true", "shared memory of clients is not implemented"),
         ("--trace-config=level=TIMESTAMPS", "tracing is not implemented"),
         ("--trace-level=TENSORS", "tracing is not implemented"),
         ("--cache-config=local,size=1048576", "the response cache is not implemented"),
@@ -153,7 +152,6 @@ def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, re
     [
         "--model-namespacing=false",
         "--grpc-use-ssl=false",
-        "--allow-client-shm=off",
         "--trace-config=level=OFF",
         "--trace-config=rate=10",
         "--trace-level=OFF",

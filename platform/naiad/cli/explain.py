@@ -16,11 +16,11 @@ from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
 from naiad.config.model import ModelConfig, freeze
 from naiad.config.options import ServerOptions, options_from
-from naiad.errors import NaiadError, OptionError, RepositoryError
+from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
 from naiad.repository.read import read_config
-from naiad.resolution.decision import Resolution, ResolutionSettings
-from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly
+from naiad.resolution.decision import Resolution, ResolutionSettings, Step
+from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly, explain_steps
 from naiad.resolution.layout import lay_out_guest
 from naiad.resolution.resolve import check_stub_supports, resolve
 
@@ -52,6 +52,8 @@ def explain(arguments: Sequence[str]) -> int:
     except UsageError as error:
         return report(error, program)
     except NaiadError as error:
+        if isinstance(error, ResolutionError) and error.decided:
+            print(explain_steps(step for step in error.decided if isinstance(step, Step)), flush=True)
         print(error.message, file=sys.stderr)
         return 1
 

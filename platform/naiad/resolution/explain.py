@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from naiad.resolution.decision import Resolution, Step
 
-__all__ = ["PreparedEnvironment", "explain_plainly", "explain_richly", "prepared_step"]
+__all__ = ["PreparedEnvironment", "explain_plainly", "explain_richly", "explain_steps", "prepared_step"]
 
 _INDENT = " " * 14
 
@@ -42,13 +43,19 @@ class PreparedEnvironment(Protocol):
 
 def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:
     """All decisions as plain text, one block each."""
-    lines = [_title(resolution)]
-    for step in _steps(resolution, environment):
+    lines = [_title(resolution), explain_steps(_steps(resolution, environment))]
+    lines.extend(f"  note        {notice}" for notice in resolution.notices)
+    return "\n".join(lines) + "\n"
+
+
+def explain_steps(steps: Iterable[Step]) -> str:
+    """Decisions as plain text, also those of a resolution that failed later."""
+    lines = []
+    for step in steps:
         lines.append(f"  {step.subject:<11} {step.taken}")
         lines.append(f"{_INDENT}{step.why}")
         lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.looked)
-    lines.extend(f"  note        {notice}" for notice in resolution.notices)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def explain_richly(resolution: Resolution, console: Console, environment: PreparedEnvironment | None = None) -> None:

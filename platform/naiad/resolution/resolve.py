@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from naiad.config.backend_settings import effective_settings
 from naiad.config.model import ModelConfig
-from naiad.errors import ExecutionEnvironmentError
+from naiad.errors import ExecutionEnvironmentError, ResolutionError
 from naiad.resolution.artifacts import choose_artifacts
 from naiad.resolution.backend import PYTHON, find_backend
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
@@ -34,9 +34,20 @@ def resolve(
         files: The file system; the disk unless given.
 
     Raises:
-        ResolutionError: If something that is named is not there, with every place that was looked at.
+        ResolutionError: If something that is named is not there, with every place that was looked at, and what had
+            been decided until then.
     """
-    files = RealFiles() if files is None else files
+    decided: list[Step] = []
+    try:
+        return _resolve(config, model_dir, version, settings, RealFiles() if files is None else files, decided)
+    except ResolutionError as error:
+        error.decided = tuple(decided)
+        raise
+
+
+def _resolve(
+    config: ModelConfig, model_dir: Path, version: int, settings: ResolutionSettings, files: Files, decided: list[Step]
+) -> Resolution:
     backend = find_backend(
         config,
         model_dir=model_dir,
@@ -44,6 +55,7 @@ def resolve(
         directories=settings.backend_directories,
         files=files,
     )
+    decided += backend.steps
     artifacts = choose_artifacts(
         model_dir=model_dir,
         backend_dir=backend.directory,
@@ -51,11 +63,14 @@ def resolve(
         default=settings.guest,
         files=files,
     )
+    decided += artifacts.steps
     manifest = None if backend.directory is None else read_backend_manifest(backend.directory, files)
     environment = choose_environment(
         config, model_dir=model_dir, backend_dir=backend.directory, manifest=manifest, files=files
     )
+    decided.append(environment.step)
     python = choose_python(config, manifest)
+    decided += [python.step, _settings_step(config, settings)]
     cmdline = _cmdline(settings, backend.directory)
     return Resolution(
         model=config.name,
@@ -74,7 +89,7 @@ def resolve(
         python=python.required,
         python_origin=python.origin,
         backend_config=MappingProxyType(cmdline),
-        steps=(*backend.steps, *artifacts.steps, environment.step, python.step, _settings_step(config, settings)),
+        steps=tuple(decided),
         notices=(*backend.notices, *artifacts.notices),
     )
 
