@@ -84,6 +84,16 @@ class Server:
             raise
         self.start_seconds = time.perf_counter() - began
 
+    @property
+    def pid(self) -> int:
+        """The process id of the server itself."""
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """Everything it and its instances have printed."""
+        return self._log.read_text(errors="replace")
+
     def address(self, protocol: str) -> str:
         """Where perf_analyzer is to send its requests."""
         return f"{HOST}:{self.http_port if protocol == 'http' else self.grpc_port}"
