@@ -19,6 +19,7 @@ from naiad.engine.engine import Engine, EngineSettings
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.errors import NaiadError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
@@ -26,6 +27,7 @@ from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.metrics.collect import pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.regions import ClientRegions
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
 from naiad.resolution.decision import ResolutionSettings
@@ -139,6 +141,7 @@ def grpc_settings(options: ServerOptions) -> GrpcSettings:
 
 async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncExitStack) -> None:
     grace = options.exit_timeout_secs
+    extensions = Extensions(regions=ClientRegions(is_allowed=options.allow_client_shm))
     if options.allow_grpc:
         grpc = GrpcFrontend(
             engine,
@@ -146,6 +149,7 @@ async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncE
             port=options.grpc_port,
             reuse_port=options.reuse_grpc_port,
             settings=grpc_settings(options),
+            extensions=extensions,
         )
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
@@ -158,6 +162,7 @@ async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncE
             reuse_port=options.reuse_http_port,
             max_json=options.http_max_input_size,
             limits=Limits(header_bytes=options.max_header_bytes),
+            extensions=extensions,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)

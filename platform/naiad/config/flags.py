@@ -65,7 +65,6 @@ _FORWARD = _missing("forwarding of headers to models is", "send request paramete
 _TRACE = _missing("tracing is", harmless=_traces_nothing)
 _CACHE = _missing("the response cache is", harmless=_is_empty_cache)
 _LIMITER = _missing("the rate limiter is")
-_SHM = _missing("shared memory of clients is", "send tensors in requests")
 _NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
 _METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
 
@@ -76,6 +75,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("exit-timeout-secs", _INT, "30", "How long an ending server waits for requests in flight.", low=0),
         Flag("exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."),
         Flag("strict-readiness", _BOOL, "true", "Be ready only if every model is."),
+        Flag("allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."),
     ),
     "Logging": (
         Flag("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 is none.", low=0),
@@ -171,7 +171,6 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),
     "Not in this version (refused where it would matter, else without effect)": (
-        Flag("allow-client-shm", _BOOL, "false", "Tensors in shared memory of clients.", status=_SHM),
         Flag("trace-config", _NAMED, "", "Tracing of requests.", repeatable=True, status=_TRACE),
         Flag("cache-config", _NAMED, "", "Cache of responses.", repeatable=True, status=_CACHE),
         Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),

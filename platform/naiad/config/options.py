@@ -99,6 +99,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         grpc_http2_max_ping_strikes=given.number("grpc-http2-max-ping-strikes"),
         grpc_max_connection_age=given.number("grpc-max-connection-age"),
         grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
+        allow_client_shm=given.switch("allow-client-shm"),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),

@@ -74,6 +74,7 @@ class ServerOptions:
     grpc_http2_max_ping_strikes: int = 2
     grpc_max_connection_age: int = 0
     grpc_max_connection_age_grace: int = 0
+    allow_client_shm: bool = False
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104
     metrics_port: int = 8002

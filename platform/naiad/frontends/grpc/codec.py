@@ -7,29 +7,28 @@ shapes, sizes) is the engine's to check.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from naiad.engine.door import LATEST
-from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
-from naiad.frontends.grpc import contents, framing, parameters
+from naiad.errors import Code, InvalidRequestError, NaiadError
+from naiad.frontends.grpc import contents, framing, outputs, parameters
 from naiad.frontends.grpc.service_pb2 import (
-    InferParameter,
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
 )
+from naiad.frontends.regions import ClientRegions
+from naiad.frontends.wishes import OutputWishes
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
 MAX_MESSAGE_SIZE = 2**31 - 1
 """gRPC's own limit, and the reference's."""
 
-SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-"""SRV src/shared_memory_manager.cc."""
+NO_REGIONS = ClientRegions()
 
 _CUT_RAW_FROM = 64 * 1024
 """Messages from this size have their raw tensors cut out before protobuf sees them; for smaller ones a walk over the
@@ -85,8 +84,10 @@ def parse_version(text: str) -> int:
     return version
 
 
-def decode_request(message: InferMessage, version: int) -> tuple[InferRequest, bool]:
-    """The engine's request, and whether a stream shall end with an empty final response."""
+def decode_request(
+    message: InferMessage, version: int, regions: ClientRegions = NO_REGIONS
+) -> tuple[InferRequest, bool, OutputWishes | None]:
+    """The engine's request, whether a stream shall end with an empty final response, and wishes for outputs."""
     body = message.body
     request = InferRequest(
         model_name=body.model_name,
@@ -103,22 +104,29 @@ def decode_request(message: InferMessage, version: int) -> tuple[InferRequest, b
         request.priority = decoded.priority
         request.timeout_us = decoded.timeout_us
         enable_empty_final = decoded.enable_empty_final
-    request.inputs = _decode_inputs(body, message.raw)
+    request.inputs = _decode_inputs(body, message.raw, regions)
+    wishes = None
     if body.outputs:
-        request.requested_outputs = _decode_outputs(body)
-    return request, enable_empty_final
+        request.requested_outputs, wishes = outputs.decode(body, regions)
+    return request, enable_empty_final, wishes
 
 
-def _decode_inputs(body: ModelInferRequest, raw: Any) -> list[InputTensor]:
+def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) -> list[InputTensor]:
     inputs: list[InputTensor] = []
     raw_count = len(raw)
     next_raw = 0
     for tensor in body.inputs:
-        if tensor.parameters:
-            _refuse_shared_memory(tensor.name, tensor.parameters)
+        place = outputs.place_of(tensor.name, tensor.parameters) if tensor.parameters else None
         datatype = BY_NAME.get(tensor.datatype, Datatype.INVALID)
         data: Buffer
-        if tensor.HasField("contents"):
+        if place is not None:
+            if tensor.HasField("contents"):
+                raise InvalidRequestError(
+                    f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for "
+                    f"model '{body.model_name}'"
+                )
+            data = regions.view(*place)
+        elif tensor.HasField("contents"):
             if raw_count:
                 raise InvalidRequestError(
                     "contents field must not be specified when using raw_input_contents for "
@@ -136,54 +144,21 @@ def _decode_inputs(body: ModelInferRequest, raw: Any) -> list[InputTensor]:
     return inputs
 
 
-def _decode_outputs(body: ModelInferRequest) -> list[str]:
-    names: list[str] = []
-    for output in body.outputs:
-        if output.name in names:
-            raise InvalidRequestError(f"output '{output.name}' already exists in request")
-        names.append(output.name)
-        if output.parameters:
-            _check_output_parameters(output.name, output.parameters)
-    return names
-
-
-def _refuse_shared_memory(tensor_name: str, given: Mapping[str, InferParameter]) -> None:
-    for key, expected in (
-        ("shared_memory_region", "string_param"),
-        ("shared_memory_offset", "int64_param"),
-        ("shared_memory_byte_size", "int64_param"),
-    ):
-        if key in given and given[key].WhichOneof("parameter_choice") != expected:
-            raise InvalidRequestError(
-                f"invalid value type for '{key}' parameter for tensor '{tensor_name}', expected {expected}."
-            )
-    if "shared_memory_region" in given:
-        raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)
-
-
-def _check_output_parameters(output_name: str, given: Mapping[str, InferParameter]) -> None:
-    _refuse_shared_memory(output_name, given)
-    classification = given.get("classification")
-    if classification is None:
-        return
-    if classification.WhichOneof("parameter_choice") != "int64_param":
-        raise InvalidRequestError("invalid value type for 'classification' parameter, expected int64_param")
-    if classification.int64_param <= 0:
-        raise InvalidRequestError("invalid value for 'classification' parameter, expected >= 1")
-    raise UnsupportedRequestError(f"classification of output '{output_name}' is not supported by this version")
-
-
-def encode_response(response: InferResponse) -> bytes:
+def encode_response(response: InferResponse, wishes: OutputWishes | None = None) -> bytes:
     """The bytes of a `ModelInferResponse`; raises the response's error where it is one."""
     if response.error is not None:
         raise response.error
+    if wishes is not None:
+        response = wishes.fulfil(response)
     return _encode(response, final=None)
 
 
-def encode_streamed(response: InferResponse, *, final: bool) -> bytes:
+def encode_streamed(response: InferResponse, wishes: OutputWishes | None = None, *, final: bool) -> bytes:
     """The bytes of a `ModelStreamInferResponse` with a response in it; raises where the response is an error."""
     if response.error is not None:
         raise response.error
+    if wishes is not None:
+        response = wishes.fulfil(response)
     return framing.append(b"", _STREAMED_RESPONSE, (_encode(response, final=final),))
 
 

@@ -9,6 +9,7 @@ from google.protobuf import json_format
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.grpc import service_pb2 as pb
+from naiad.frontends.regions import Region
 from naiad.protocol.metadata import (
     Duration,
     IndexEntry,
@@ -110,3 +111,12 @@ def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidRequestError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     return parameter.bool_param
+
+
+def regions(found: Sequence[Region]) -> pb.SystemSharedMemoryStatusResponse:
+    """Registered regions, by name."""
+    response = pb.SystemSharedMemoryStatusResponse()
+    for region in found:
+        entry = response.regions[region.name]
+        entry.name, entry.key, entry.offset, entry.byte_size = region.name, region.key, region.offset, region.byte_size
+    return response

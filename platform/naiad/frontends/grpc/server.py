@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, NotReadyError, OptionError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
 from naiad.frontends.grpc.service import InferenceService
@@ -45,6 +46,7 @@ class GrpcFrontend:
         port: int,
         reuse_port: bool = False,
         settings: GrpcSettings | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -54,6 +56,7 @@ class GrpcFrontend:
             port: Port to listen at; 0 for any free one.
             reuse_port: Whether other servers may listen at the same port.
             settings: Settings of the transport.
+            extensions: What is shared with other frontends.
         """
         self._engine = engine
         self._address = address
@@ -61,7 +64,8 @@ class GrpcFrontend:
         self._reuse_port = reuse_port
         self._settings = settings or GrpcSettings()
         self._gate = Gate()
-        self._service = InferenceService(engine, self._gate)
+        self._extensions = extensions or Extensions()
+        self._service = InferenceService(engine, self._gate, self._extensions)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
@@ -127,6 +131,7 @@ class GrpcFrontend:
             self._engine,
             self._gate,
             changed.set,
+            self._extensions,
             errors_end_stream=metadata.get("triton_grpc_error") == "true",
         )
         self._gate.watch(changed.set)

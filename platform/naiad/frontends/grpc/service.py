@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, NaiadError, UnknownModelError, UnsupportedRequestError
+from naiad.errors import Code, NaiadError, UnsupportedRequestError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import codec, messages
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
@@ -54,8 +55,9 @@ class InferenceService:
     returns bytes, so that tensors need not pass through protobuf.
     """
 
-    def __init__(self, engine: EngineDoor, gate: Gate) -> None:
+    def __init__(self, engine: EngineDoor, gate: Gate, extensions: Extensions) -> None:
         self._engine = engine
+        self._extensions = extensions
         self._gate = gate
 
     async def infer(self, data: bytes) -> bytes:
@@ -65,7 +67,10 @@ class InferenceService:
         version = codec.parse_version(message.body.model_version)
         if self._engine.is_decoupled(message.body.model_name, version):
             raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        request, _ = codec.decode_request(message, version)
+        request, _, wishes = codec.decode_request(message, version, self._extensions.regions)
+        if wishes is not None:
+            name = request.model_name
+            wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
         sink = SingleResponse()
         self._gate.enter()
         try:
@@ -75,7 +80,7 @@ class InferenceService:
             except asyncio.CancelledError:
                 self._engine.cancel(ticket)
                 raise
-            return codec.encode_response(response)
+            return codec.encode_response(response, wishes)
         finally:
             self._gate.leave()
 
@@ -140,39 +145,36 @@ class InferenceService:
     async def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        """No region is ever registered, so any name is unknown."""
-        if request.name:
-            raise UnknownModelError(f"Unable to find system shared memory region: '{request.name}'")
-        return pb.SystemSharedMemoryStatusResponse()
+        """Clients' regions, or one of them."""
+        return messages.regions(self._extensions.regions.status(request.name))
 
     async def system_shared_memory_register(
-        self,
-        request: pb.SystemSharedMemoryRegisterRequest,  # noqa: ARG002
+        self, request: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        """Refused."""
-        raise UnsupportedRequestError(codec.SHARED_MEMORY_IS_OFF)
+        """Register a region."""
+        self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
 
     async def system_shared_memory_unregister(
-        self,
-        request: pb.SystemSharedMemoryUnregisterRequest,  # noqa: ARG002
+        self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        """Unregistering an unknown region is a success, as in the reference."""
+        """Forget a region, or all; an unknown one is a success, as in the reference."""
+        self._extensions.regions.unregister(request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(
         self, request: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        """No region is ever registered, so any name is unknown."""
-        if request.name:
-            raise UnknownModelError(f"Unable to find cuda shared memory region: '{request.name}'")
+        """No such region is ever registered, so any name is unknown."""
+        self._extensions.regions.check_cuda_status(request.name)
         return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
-        self,
-        request: pb.CudaSharedMemoryRegisterRequest,  # noqa: ARG002
+        self, request: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
         """Refused."""
-        raise UnsupportedRequestError(codec.SHARED_MEMORY_IS_OFF)
+        self._extensions.regions.register_cuda(request.name)
+        return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
         self,

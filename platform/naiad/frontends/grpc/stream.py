@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import codec
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.service_pb2 import ModelInferRequest
+from naiad.frontends.wishes import OutputWishes
 from naiad.protocol.inference import InferResponse
 
 
@@ -28,7 +30,13 @@ class InferStream:
     """
 
     def __init__(
-        self, engine: EngineDoor, gate: Gate, wake: Callable[[], None], *, errors_end_stream: bool = False
+        self,
+        engine: EngineDoor,
+        gate: Gate,
+        wake: Callable[[], None],
+        extensions: Extensions | None = None,
+        *,
+        errors_end_stream: bool = False,
     ) -> None:
         """Make a stream.
 
@@ -36,6 +44,7 @@ class InferStream:
             engine: Who answers.
             gate: Counts the requests, and refuses new ones while the server stops.
             wake: Called when there is something for the transport to do.
+            extensions: What is shared with other frontends.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
         self.outgoing: deque[tuple[bytes, int | None]] = deque()
@@ -44,6 +53,7 @@ class InferStream:
         self._gate = gate
         self._wake = wake
         self._errors_end_stream = errors_end_stream
+        self._regions = (extensions or Extensions()).regions
         self._requests_ended = False
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
@@ -99,7 +109,13 @@ class InferStream:
         self._gate.check()
         version = codec.parse_version(message.body.model_version)
         request.decoupled = self._engine.is_decoupled(message.body.model_name, version)
-        infer_request, request.enable_empty_final = codec.decode_request(message, version)
+        infer_request, request.enable_empty_final, request.wishes = codec.decode_request(
+            message, version, self._regions
+        )
+        if request.wishes is not None:
+            name = infer_request.model_name
+            metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
+            request.wishes.know_model(metadata, config)
         # In the queue before the engine has it: it may answer before `submit` returns.
         if not request.decoupled:
             self._in_order.append(request)
@@ -164,7 +180,7 @@ class InferStream:
 class _StreamedRequest:
     """One request of a stream and the sink of its responses."""
 
-    __slots__ = ("_last", "_stream", "body", "decoupled", "enable_empty_final", "ended", "ready", "ticket")
+    __slots__ = ("_last", "_stream", "body", "decoupled", "enable_empty_final", "ended", "ready", "ticket", "wishes")
 
     def __init__(self, stream: InferStream, body: ModelInferRequest) -> None:
         self.body = body
@@ -173,6 +189,7 @@ class _StreamedRequest:
         self.ended = False
         self.ticket: int | None = None
         self.ready: list[bytes] = []
+        self.wishes: OutputWishes | None = None
         self._stream = stream
         self._last: InferResponse | None = None
 
@@ -214,6 +231,6 @@ class _StreamedRequest:
 
     def _encode(self, response: InferResponse, *, final: bool) -> bytes | None:
         try:
-            return codec.encode_streamed(response, final=final)
+            return codec.encode_streamed(response, self.wishes, final=final)
         except NaiadError as error:
             return self._stream.error(self, error, final=final)

@@ -9,15 +9,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.frontends.http.generate import Generate
-from naiad.frontends.http.infer_request import OutputPlan, parse_json, parse_raw
+from naiad.frontends.http.infer_request import parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
+from naiad.frontends.http.outputs import OutputPlan
 from naiad.frontends.http.patterns import InferPatterns
 from naiad.frontends.http.routes import Endpoint, Route, find_route
+from naiad.frontends.http.shared_memory import answer_shared_memory
 from naiad.protocol.inference import Buffer, InferResponse
 
 logger = logging.getLogger("naiad.http")
@@ -32,8 +35,9 @@ _NOT_ALLOWED = 405
 class Endpoints:
     """Answers requests by asking the engine."""
 
-    def __init__(self, engine: EngineDoor, *, max_json: int, max_body: int) -> None:
+    def __init__(self, engine: EngineDoor, extensions: Extensions, *, max_json: int, max_body: int) -> None:
         self._engine = engine
+        self._extensions = extensions
         self._max_json = max_json
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
@@ -110,6 +114,11 @@ class Endpoints:
             inference, plan = parse_raw(body, metadata, route.version)
         else:
             inference, plan = self._patterns_of(route).parse(body, header_length)
+            if plan.wishes is not None:
+                name, version = route.name, route.version
+                plan.wishes.know_model(
+                    self._engine.model_metadata(name, version), self._engine.model_config(name, version)
+                )
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         exchange.on_disconnect(self._engine.submit(inference, InferSink(exchange, plan, response_coding)))
@@ -120,7 +129,7 @@ class Endpoints:
             # Models are looked up before this, so that only existing ones get here; versions of them come and go.
             if len(self._patterns) >= _PATTERNS_KEPT:
                 self._patterns.clear()
-            patterns = InferPatterns(route.name, route.version, self._max_json)
+            patterns = InferPatterns(route.name, route.version, self._max_json, self._extensions.regions)
             self._patterns[route.name, route.version] = patterns
         return patterns
 
@@ -159,18 +168,8 @@ class Endpoints:
     def _named_repository(self, _: Exchange, __: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError("'repository_name' specification is not supported")
 
-    def _shared_memory(self, _: Exchange, route: Route) -> Sequence[Buffer]:
-        """Client shared memory is off, as it is in the reference unless asked for: status and unregister answer."""
-        if route.action == "status":
-            if route.name:
-                kind = "system" if route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY else "CUDA"
-                raise NaiadError(f"Unable to find {kind} shared memory region: '{route.name}'", code=Code.NOT_FOUND)
-            return json_response([])
-        if route.action == "unregister":
-            return response(200, [], b"")
-        raise UnsupportedRequestError(
-            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-        )
+    def _shared_memory(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        return answer_shared_memory(exchange, route, self._extensions.regions)
 
     def _not_yet(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError(

@@ -6,15 +6,17 @@ Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import orjson
 
-from naiad.errors import Code, InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.http.json_tensors import to_bytes
+from naiad.frontends.http.members import json_object, string
+from naiad.frontends.http.outputs import OutputPlan, parse_outputs, parse_place
 from naiad.frontends.parameters import RequestParameters, parse_parameters
+from naiad.frontends.regions import ClientRegions
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
 from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata
@@ -25,33 +27,20 @@ _BACKSLASH, _QUOTE = b'\\"'
 _OPENING, _CLOSING = b"[{", b"]}"
 _BRACKETS = np.zeros(256, dtype=np.int8)
 _BRACKETS[list(_OPENING)], _BRACKETS[list(_CLOSING)] = 1, -1
+NO_REGIONS = ClientRegions()
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
 
 
-@dataclass(slots=True)
-class OutputPlan:
-    """How the client wants its outputs.
-
-    Attributes:
-        binary_by_default: For outputs that are not listed.
-        binary: By name, for those that are.
-        heads: Responses up to their binary data, by layout of the outputs (see `infer_response.write_infer`).
-    """
-
-    binary_by_default: bool = False
-    binary: dict[str, bool] = field(default_factory=dict)
-    heads: dict[object, bytes] = field(default_factory=dict)
-
-    def is_binary(self, name: str) -> bool:
-        """Whether output *name* goes out as binary."""
-        return self.binary.get(name, self.binary_by_default)
-
-
 def parse_infer(
-    body: Buffer, header_length: bytes | None, model_name: str, version: int, max_json: int
+    body: Buffer,
+    header_length: bytes | None,
+    model_name: str,
+    version: int,
+    max_json: int,
+    regions: ClientRegions = NO_REGIONS,
 ) -> tuple[InferRequest, OutputPlan]:
     """Read a request whose JSON is the whole body or its first *header_length* bytes.
 
@@ -61,6 +50,7 @@ def parse_infer(
         model_name: The model, from the URL.
         version: Its version, from the URL, or -1.
         max_json: Longest JSON in bytes.
+        regions: Shared memory that tensors may lie in.
 
     Raises:
         NaiadError: If anything is malformed.
@@ -72,10 +62,10 @@ def parse_infer(
     view = memoryview(body)
     document = parse_json(view[:json_size])
     parameters_object = document.get("parameters")
-    parameters = _NONE if parameters_object is None else parse_parameters(_object(parameters_object, "parameters"))
+    parameters = _NONE if parameters_object is None else parse_parameters(json_object(parameters_object, "parameters"))
     plan = OutputPlan(binary_by_default=parameters.binary_data_output)
-    requested = _parse_outputs(document.get("outputs"), plan)
-    inputs = _parse_inputs(document, view, json_size, model_name)
+    requested = parse_outputs(document.get("outputs"), plan, regions)
+    inputs = _parse_inputs(document, view, json_size, model_name, regions)
     return (
         InferRequest(
             model_name,
@@ -216,28 +206,9 @@ def parse_id(document: Mapping[str, Any]) -> str:
     return request_id
 
 
-def _parse_outputs(outputs: object, plan: OutputPlan) -> list[str]:
-    if outputs is None:
-        return []
-    if not isinstance(outputs, list):
-        raise MalformedRequestError("Unable to parse 'outputs': attempt to access JSON non-array as array")
-    for output in outputs:
-        name = _string(_object(output, "outputs"), "name")
-        if name in plan.binary:
-            raise InvalidRequestError(f"output '{name}' already exists in request")
-        parameters = _object(output.get("parameters", {}), "parameters")
-        if "shared_memory_region" in parameters:
-            raise _shared_memory_is_off()
-        if parameters.get("classification"):
-            raise UnsupportedRequestError(f"classification of output '{name}' is not supported by this version")
-        binary = parameters.get("binary_data", False)
-        if not isinstance(binary, bool):
-            raise MalformedRequestError("Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean")
-        plan.binary[name] = binary
-    return list(plan.binary)
-
-
-def _parse_inputs(document: Mapping[str, Any], body: memoryview, offset: int, model_name: str) -> list[InputTensor]:
+def _parse_inputs(
+    document: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+) -> list[InputTensor]:
     if "inputs" not in document:
         raise MalformedRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
     inputs = document["inputs"]
@@ -245,23 +216,27 @@ def _parse_inputs(document: Mapping[str, Any], body: memoryview, offset: int, mo
         raise MalformedRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
     tensors = []
     for entry in inputs:
-        tensor, offset = _parse_input(_object(entry, "inputs"), body, offset, model_name)
+        tensor, offset = _parse_input(json_object(entry, "inputs"), body, offset, model_name, regions)
         tensors.append(tensor)
     if offset != len(body):
         raise InvalidRequestError(f"unexpected additional input data for model '{model_name}'")
     return tensors
 
 
-def _parse_input(entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str) -> tuple[InputTensor, int]:
-    name = _string(entry, "name")
-    type_name = _string(entry, "datatype")
+def _parse_input(
+    entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+) -> tuple[InputTensor, int]:
+    name = string(entry, "name")
+    type_name = string(entry, "datatype")
     datatype = BY_NAME.get(type_name)
     shape = _parse_shape(entry)
     if datatype is None:
         raise InvalidRequestError(f"invalid datatype for input {name}")
-    parameters = _object(entry.get("parameters", {}), "parameters")
+    parameters = json_object(entry.get("parameters", {}), "parameters")
     size = parameters.get("binary_data_size")
     _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
+    if size is None and "data" not in entry:
+        return InputTensor(name, datatype, shape, regions.view(*parse_place(parameters))), offset
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
@@ -277,10 +252,8 @@ def _parse_input(entry: Mapping[str, Any], body: memoryview, offset: int, model_
 
 
 def _check_one_source(*given: bool) -> None:
-    if sum(given) == 1 and not given[2]:
+    if sum(given) == 1:
         return
-    if given[2] and sum(given) == 1:
-        raise _shared_memory_is_off()
     names = ("'data'", "'binary_data_size'", "'shared_memory_region'")
     found = [name for name, is_given in zip(names, given, strict=True) if is_given]
     raise InvalidRequestError(_ONE_OF + (f"set {' '.join(found)}" if found else "no field is set"))
@@ -300,30 +273,6 @@ def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
     return tuple(shape)
-
-
-def _string(entry: Mapping[str, Any], member: str) -> str:
-    value = entry.get(member)
-    if isinstance(value, str):
-        return value
-    if value is None:
-        raise MalformedRequestError(
-            f"Unable to parse '{member}': attempt to access non-existing object member '{member}'"
-        )
-    raise MalformedRequestError(f"Unable to parse '{member}': attempt to access JSON non-string as string")
-
-
-def _object(value: object, member: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise MalformedRequestError(f"Unable to parse '{member}': attempt to access JSON non-object as object")
-    return value
-
-
-def _shared_memory_is_off() -> NaiadError:
-    return NaiadError(
-        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
-        code=Code.UNSUPPORTED,
-    )
 
 
 def _raw_shape(configured: tuple[int, ...], size: int, datatype: Datatype) -> tuple[int, ...]:

@@ -5,16 +5,19 @@ The order of members is the reference's (SRV src/http_server.cc, `FinalizeRespon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from naiad.frontends.http.infer_request import OutputPlan
 from naiad.frontends.http.json_tensors import from_tensor
 from naiad.frontends.http.messages import BINARY, JSON, response
+from naiad.frontends.http.outputs import OutputPlan
+from naiad.frontends.regions import Place
 from naiad.protocol.inference import Buffer, InferResponse
 
 _HEADS_KEPT = 64
+_NO_PLACES: Mapping[str, Place] = {}
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -25,8 +28,12 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
         Parts of the body, its content type and further header lines.
 
     Raises:
-        InvalidRequestError: If an output cannot be sent the way the client asked for.
+        NaiadError: If an output cannot be sent the way the client asked for.
     """
+    places = _NO_PLACES
+    if plan.wishes is not None:
+        answer = plan.wishes.fulfil(answer)
+        places = plan.wishes.places
     document: dict[str, Any] = {"id": answer.request_id} if answer.request_id else {}
     document["model_name"] = answer.model_name
     document["model_version"] = str(answer.model_version)
@@ -37,7 +44,9 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
     has_binary = False
     for tensor in answer.outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
-        if plan.is_binary(tensor.name):
+        if tensor.name in places:
+            pass  # it is in the client's region, and name, datatype and shape are all there is to say
+        elif plan.is_binary(tensor.name):
             has_binary = True
             entry["parameters"] = {"binary_data_size": len(tensor.data)}
             if len(tensor.data):
@@ -58,7 +67,7 @@ def write_infer(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
     to the binary data: that part is made once.
     """
     layout = answer.layout
-    if layout is None or answer.request_id or answer.parameters:
+    if layout is None or answer.request_id or answer.parameters or plan.wishes is not None:
         return _write(answer, plan)
     head = plan.heads.get(layout)
     if head is not None:

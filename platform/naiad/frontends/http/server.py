@@ -6,6 +6,7 @@ import asyncio
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.http.connection import BUFFER, Connection, Limits
 from naiad.frontends.http.endpoints import Endpoints
 from naiad.frontends.http.heads import HeadCache
@@ -25,6 +26,7 @@ class HttpFrontend:
         reuse_port: bool = False,
         max_json: int = 64 << 20,
         limits: Limits | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -35,13 +37,16 @@ class HttpFrontend:
             reuse_port: Whether several servers may share the port.
             max_json: Longest JSON of a request in bytes (--http-max-input-size).
             limits: Bounds on requests.
+            extensions: What is shared with other frontends.
         """
         self._engine = engine
         self._address = address
         self._port = port
         self._reuse_port = reuse_port
         self._limits = limits or Limits()
-        self._endpoints = Endpoints(engine, max_json=max_json, max_body=self._limits.body_bytes)
+        self._endpoints = Endpoints(
+            engine, extensions or Extensions(), max_json=max_json, max_body=self._limits.body_bytes
+        )
         self._connections: set[Connection] = set()
         self._heads = HeadCache()
         self._server: asyncio.Server | None = None

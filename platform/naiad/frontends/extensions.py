@@ -1,0 +1,18 @@
+"""What both frontends share beside the engine: one registry of clients' regions, and the like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from naiad.frontends.regions import ClientRegions
+
+
+@dataclass(slots=True, kw_only=True)
+class Extensions:
+    """State of the protocol's extensions, one for all frontends of a server.
+
+    Attributes:
+        regions: Shared memory of clients.
+    """
+
+    regions: ClientRegions = field(default_factory=ClientRegions)

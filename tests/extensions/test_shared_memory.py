@@ -1,0 +1,317 @@
+"""Tensors in shared memory of clients, made with tritonclient's own utilities, over both protocols."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.utils.shared_memory as shm
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.regions import ClientRegions
+from tritonclient.utils import InferenceServerException
+
+FOUR = np.array([1, 2, 4, 8], np.float32)
+HANDLE = base64.b64encode(bytes(64))
+DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+
+@pytest.fixture
+def regions() -> ClientRegions:
+    return ClientRegions(is_allowed=True)
+
+
+@pytest.fixture
+def both(serve, regions):
+    return serve(Extensions(regions=regions))
+
+
+@pytest.fixture
+def client(connect, both):
+    return connect(both)
+
+
+@pytest.fixture
+def region():
+    """A region of 8 KiB of a client: its key and its handle."""
+    key = f"/naiad_test_{secrets.token_hex(6)}"
+    handle = shm.create_shared_memory_region("r", key, 8192)
+    yield key, handle
+    with contextlib.suppress(shm.SharedMemoryException):
+        shm.destroy_shared_memory_region(handle)
+
+
+def tensor_in(api, offset=0, size=16, region="r"):
+    tensor = api.InferInput("INPUT0", [4], "FP32")
+    tensor.set_shared_memory(region, size, offset)
+    return tensor
+
+
+def tensor_out(api, offset=0, size=16, region="r"):
+    output = api.InferRequestedOutput("OUTPUT0")
+    output.set_shared_memory(region, size, offset)
+    return output
+
+
+def refusal(call, *arguments, **options) -> InferenceServerException:
+    with pytest.raises(InferenceServerException) as caught:
+        call(*arguments, **options)
+    return caught.value
+
+
+def status_is(error, http, grpc):
+    return error.status() in {str(http), f"StatusCode.{grpc}"}
+
+
+def test_tensors_go_through_the_clients_region_both_ways(client, api, region):
+    key, handle = region
+    shm.set_shared_memory_region(handle, [FOUR])
+    client.register_system_shared_memory("r", key, 8192)
+
+    result = client.infer("identity", [tensor_in(api)], outputs=[tensor_out(api, offset=4096, size=64)])
+
+    np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [4], offset=4096), FOUR)
+    output = result.get_output("OUTPUT0")
+    assert (output["shape"] if isinstance(output, dict) else list(output.shape)) == [4]
+
+
+def test_an_input_is_read_where_it_lies_without_a_copy(client, api, both, region):
+    key, handle = region
+    shm.set_shared_memory_region(handle, [FOUR])
+    client.register_system_shared_memory("r", key, 8192)
+    client.infer("identity", [tensor_in(api)])
+    [request] = both.engine.requests
+
+    shm.set_shared_memory_region(handle, [FOUR * 2])
+
+    np.testing.assert_array_equal(np.frombuffer(request.inputs[0].data, np.float32), FOUR * 2)
+
+
+def test_a_part_of_what_the_key_names_is_registered_at_any_offset(client, api, region):
+    key, handle = region
+    shm.set_shared_memory_region(handle, [FOUR], offset=5000)
+    client.register_system_shared_memory("r", key, 100, offset=4990)
+
+    result = client.infer("identity", [tensor_in(api, offset=10)])
+
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), FOUR)
+
+
+def test_regions_are_told_and_forgotten(client, api, both, region):
+    key, _ = region
+    client.register_system_shared_memory("one", key, 100)
+    client.register_system_shared_memory("two", key, 8092, offset=100)
+
+    status = both.http("GET", "/v2/systemsharedmemory/status")[1]
+    assert status == [
+        {"name": "one", "key": key, "offset": 0, "byte_size": 100},
+        {"name": "two", "key": key, "offset": 100, "byte_size": 8092},
+    ]
+    told = client.get_system_shared_memory_status("two", **({} if api.__name__.endswith("http") else {"as_json": True}))
+    assert "one" not in str(told)
+    assert key in str(told)
+    client.unregister_system_shared_memory("one")
+    client.unregister_system_shared_memory("one")
+    assert both.http("GET", "/v2/systemsharedmemory/status")[1] == status[1:]
+    client.unregister_system_shared_memory()
+    assert both.http("GET", "/v2/systemsharedmemory/status") == (200, [])
+    error = refusal(client.get_system_shared_memory_status, "two")
+    assert error.message() == "Unable to find system shared memory region: 'two'"
+    assert status_is(error, 404, "NOT_FOUND")
+
+
+def test_a_request_keeps_its_region_though_it_is_unregistered(client, api, both, region):
+    key, handle = region
+    shm.set_shared_memory_region(handle, [FOUR])
+    client.register_system_shared_memory("r", key, 8192)
+    port = both.http_port if api.__name__.endswith("http") else both.grpc_port
+
+    def infer():
+        with contextlib.closing(api.InferenceServerClient(f"127.0.0.1:{port}")) as own:
+            return own.infer("held", [tensor_in(api)], outputs=[tensor_out(api, offset=64)])
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(infer)
+        both.loop.until(lambda: both.engine.held)
+        client.unregister_system_shared_memory("r")
+        both.loop.call(both.engine.release)
+        pending.result(10)
+
+    np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [4], offset=64), FOUR)
+
+
+def test_a_mapping_ends_with_its_last_use(client, both, region):
+    key, _ = region
+
+    def is_mapped():
+        return key.removeprefix("/") in Path("/proc/self/maps").read_text()
+
+    before = Path("/proc/self/maps").read_text().count(key)
+    client.register_system_shared_memory("r", key, 8192)
+    assert is_mapped()
+    assert Path("/proc/self/maps").read_text().count(key) == before + 1
+    client.unregister_system_shared_memory("r")
+    assert Path("/proc/self/maps").read_text().count(key) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "offset", "size", "text", "statuses"),
+    [
+        ("n", "/no_such_region", 0, 8, "Unable to open shared memory region: '/no_such_region'", (500, "INTERNAL")),
+        ("n", "/../../etc/passwd", 0, 8, "Unable to open shared memory region: '/../../etc/passwd'", (500, "INTERNAL")),
+        ("n", "", 0, 8, "Unable to open shared memory region: ''", (500, "INTERNAL")),
+        ("n", None, 0, 8193, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
+        ("n", None, 8192, 1, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
+        ("n", None, 1 << 63, 1, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
+        ("n", None, 0, 0, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
+        ("r", None, 0, 8, "shared memory region 'r' already in manager", (400, "ALREADY_EXISTS")),
+        (
+            "triton_python_backend_shm_region_1",
+            None,
+            0,
+            8,
+            "failed to register shared memory region 'triton_python_backend_shm_region_1': invalid args",
+            (400, "INVALID_ARGUMENT"),
+        ),
+        (
+            "n",
+            "/triton_python_backend_shm_region_1",
+            0,
+            8,
+            "failed to register shared memory region 'n': invalid args",
+            (400, "INVALID_ARGUMENT"),
+        ),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(client, region, name, key, offset, size, text, statuses):
+    client.register_system_shared_memory("r", region[0], 8192)
+    error = refusal(client.register_system_shared_memory, name, region[0] if key is None else key, size, offset=offset)
+    assert error.message() == text
+    assert status_is(error, *statuses)
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "statuses"),
+    [
+        ({"region": "q"}, "Unable to find shared memory region: 'q'", (404, "NOT_FOUND")),
+        ({"offset": 8192}, "Invalid offset for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
+        ({"offset": 8190}, "Invalid offset + byte size for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
+        ({"size": 8193}, "Invalid offset + byte size for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
+    ],
+)
+def test_no_tensor_lies_outside_its_region(client, api, region, where, text, statuses):
+    client.register_system_shared_memory("r", region[0], 8192)
+    for inputs, outputs in (([tensor_in(api, **where)], []), ([tensor_in(api)], [tensor_out(api, **where)])):
+        error = refusal(client.infer, "identity", inputs, outputs=outputs)
+        assert error.message() == text
+        assert status_is(error, *statuses)
+
+
+def test_an_output_that_does_not_fit_is_an_error_and_writes_nothing(client, api, region):
+    key, handle = region
+    shm.set_shared_memory_region(handle, [FOUR])
+    client.register_system_shared_memory("r", key, 8192)
+    error = refusal(client.infer, "identity", [tensor_in(api)], outputs=[tensor_out(api, offset=64, size=15)])
+    assert error.message() == (
+        "shared memory size specified with the request for output 'OUTPUT0' (15 bytes) should be at least 16 bytes to "
+        "hold the results"
+    )
+    assert status_is(error, 500, "INTERNAL")
+    assert not shm.get_contents_as_numpy(handle, np.float32, [4], offset=64).any()
+
+
+def test_a_region_that_shrank_is_an_error_and_no_crash(client, api, region):
+    key, _ = region
+    client.register_system_shared_memory("r", key, 8192)
+    os.truncate(f"/dev/shm{key}", 0)
+    error = refusal(client.infer, "identity", [tensor_in(api)])
+    assert error.message().startswith(f"shared memory region 'r' has shrunk: '{key}' now ends before byte 16; ")
+    assert client.is_server_live()
+
+
+def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect, api, region):
+    client = connect(serve(Extensions()))
+    for error in (
+        refusal(client.register_system_shared_memory, "r", region[0], 8192),
+        refusal(client.register_cuda_shared_memory, "c", HANDLE, 0, 8),
+        refusal(client.infer, "identity", [tensor_in(api)]),
+        refusal(client.infer, "identity", [tensor_in(api)], outputs=[tensor_out(api)]),
+    ):
+        assert error.message() == DISABLED
+        assert status_is(error, 501, "UNIMPLEMENTED")
+    assert not client.get_system_shared_memory_status() or not client.get_system_shared_memory_status().regions
+    client.unregister_system_shared_memory()
+
+
+def test_cuda_regions_are_what_they_are_on_a_server_without_a_gpu(client, region):
+    client.register_system_shared_memory("r", region[0], 8192)
+    error = refusal(client.register_cuda_shared_memory, "c", HANDLE, 0, 8)
+    assert error.message() == "failed to register CUDA shared memory region: 'c', GPUs not supported"
+    assert status_is(error, 400, "INVALID_ARGUMENT")
+    error = refusal(client.get_cuda_shared_memory_status, "c")
+    assert error.message() == "Unable to find cuda shared memory region: 'c'"
+    error = refusal(client.get_cuda_shared_memory_status, "r")
+    assert error.message() == "The region named 'r' is registered as system shared memory, not CUDA shared memory"
+    client.unregister_cuda_shared_memory("r")
+    client.unregister_cuda_shared_memory()
+    assert client.get_system_shared_memory_status("r")
+
+
+REGISTER = "/v2/systemsharedmemory/region/r/register"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({}, 400, "Shared memory register request has no 'key' field"),
+        ({"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
+        ({"key": 7, "byte_size": 4}, 500, "attempt to access JSON non-string as string"),
+        ({"key": "/k", "byte_size": "4"}, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        (
+            {"key": "/k", "byte_size": 4, "offset": -1},
+            500,
+            "attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        ({"key": "/k\0/x", "byte_size": 4}, 500, "Unable to open shared memory region: '/k\0/x'"),
+    ],
+)
+def test_a_registration_has_its_members(both, body, status, text):
+    assert both.http("POST", REGISTER, body) == (status, {"error": text})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "text"),
+    [
+        (
+            {"shared_memory_region": "r", "shared_memory_byte_size": 16, "classification": 1},
+            400,
+            "Output can't set both 'shared_memory_region' and 'classification'",
+        ),
+        (
+            {"shared_memory_region": "r", "shared_memory_byte_size": 16, "binary_data": True},
+            400,
+            "Output can't set both 'shared_memory_region' and 'binary_data'",
+        ),
+        (
+            {"shared_memory_region": 1, "shared_memory_byte_size": 16},
+            500,
+            "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
+        ),
+        (
+            {"shared_memory_region": "r", "shared_memory_byte_size": -1},
+            500,
+            "Unable to parse 'shared_memory_byte_size': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+    ],
+)
+def test_an_output_in_json_has_one_place_and_form(both, parameters, status, text):
+    body = {
+        "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}],
+        "outputs": [{"name": "OUTPUT0", "parameters": parameters}],
+    }
+    assert both.http("POST", "/v2/models/identity/infer", body) == (status, {"error": text})
