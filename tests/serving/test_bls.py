@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from serving.contract import ours, run, serving
 
 MODELS = (
     "runs_code",
-    "runs_code_decoupled",
     "runs_coroutine",
-    "runs_coroutine_decoupled",
     "says_what_it_got",
     "identity",
     "repeats",
@@ -94,7 +90,8 @@ def test_what_the_called_model_raises_comes_with_its_place(server):
         ("parameters={'x': 1, 'y': 'z', 'w': True}", {"parameters": {"x": 1, "y": "z", "w": True}}),
         ("outputs=['OUT', 'OUT']", {"outputs": ["OUT"]}),
         ("outputs=[]", {"outputs": ["MORE", "OUT"]}),
-        ("preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)", {}),
+        ("preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)", {}),
+        pytest.param("preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)", {}, marks=ours),
         ("trace=request.trace()", {}),
     ],
 )  # fmt: skip
@@ -190,112 +187,6 @@ def test_chains_of_models_pass_values_on(server):
     assert run(server, "runs_code", code) == {"OUT": [1.0, 2.0, 3.0]}
 
 
-# -- iterators ----------------------------------------------------------------------------------------------------
-
-THREE = [{"OUT": [0.0]}, {"OUT": [1.0]}, {"OUT": [2.0]}]
-
-
-@pytest.mark.parametrize(
-    ("target", "values"),
-    [
-        ("'repeats', tensor(3, 0)", [*THREE, {}]),
-        ("'repeats', tensor(3, 1)", THREE),
-        ("'identity', tensor(5)", [{"OUT": [5.0]}]),
-        pytest.param("'repeats', tensor(0, 0)", [{}], marks=ours),  # kills the reference
-    ],
-)
-def test_responses_are_iterated_as_often_as_wanted(server, target, values):
-    code = f"""
-    iterator = to({target}).exec(decoupled=True)
-    return [answer([type(iterator).__name__, [value_of(r) for r in iterator], [value_of(r) for r in iterator]])]
-    """
-    assert run(server, "runs_code", code) == ["ResponseIterator", values, values]
-    code = f"return [answer([value_of(r) for r in await to({target}).async_exec(decoupled=True)])]"
-    assert run(server, "runs_coroutine", code) == values
-
-
-def test_an_iterator_goes_on_where_it_was_left(server):
-    code = """
-    iterator = to("repeats", tensor(3, 0)).exec(decoupled=True)
-    seen = [value_of(next(iterator)), value_of(next(iterator))]
-    seen.append([value_of(r) for r in iterator])
-    seen.append([value_of(r) for r in iterator])
-    seen.append(raised(next, iterator))
-    return [answer(seen)]
-    """
-    done = "StopIteration: Iteration is done for the responses."
-    assert run(server, "runs_code", code) == [*THREE[:2], [THREE[2], {}], [*THREE, {}], done]
-
-
-@ours
-def test_breaking_out_of_an_iteration_keeps_the_rest(server):
-    """Which kills the reference, now and then."""
-    code = """
-    iterator = to("repeats", tensor(3, 0)).exec(decoupled=True)
-    for first in iterator:
-        break
-    return [answer([value_of(first), [value_of(r) for r in iterator]])]
-    """
-    assert run(server, "runs_code", code) == [THREE[0], [*THREE[1:], {}]]
-
-
-@ours
-def test_the_last_empty_response_has_no_parameters_at_all(server):
-    code = """
-    responses = list(to("repeats", tensor(1, 0)).exec(decoupled=True))
-    return [answer([(r.parameters(), r.has_error(), r.output_tensors()) for r in responses[1:]])]
-    """
-    assert run(server, "runs_code", code) == [["", False, []]]
-
-
-def test_thousands_of_responses_are_iterated(server):
-    code = """
-    iterator = to("repeats", tensor(5000, 0)).exec(decoupled=True)
-    return [answer([value_of(r)["OUT"][0] for r in iterator if r.output_tensors()] == list(range(5000)))]
-    """
-    assert run(server, "runs_code", code) is True
-
-
-def test_an_iterator_may_be_dropped_early(server):
-    code = """
-    for _ in range(10):
-        iterator = to("repeats", tensor(1000, 0)).exec(decoupled=True)
-        next(iterator)
-        del iterator
-    return [answer(value_of(to("identity", tensor(1)).exec()))]
-    """
-    assert run(server, "runs_code", code) == {"OUT": [1.0]}
-
-
-@ours
-def test_a_cancelled_call_ends_when_its_model_notices(server):
-    code = """
-    iterator = to("repeats", tensor(100000, 0)).exec(decoupled=True)
-    next(iterator)
-    iterator.cancel()
-    return [answer(1 + sum(1 for _ in iterator) < 100000)]
-    """
-    assert run(server, "runs_code", code) is True
-
-
-@ours
-def test_an_iterator_is_iterated_asynchronously_too(server):
-    code = """
-    iterator = await to("repeats", tensor(300, 0)).async_exec(decoupled=True)
-    slow = asyncio.ensure_future(asyncio.sleep(0.01))
-    count = 0
-    async for response in iterator:
-        count += 1
-    try:
-        await asyncio.wait_for(iterator.__anext__(), 1)
-    except StopAsyncIteration:
-        count += 1000
-    await slow
-    return [answer([count, [value_of(r) for r in iterator][-1]])]
-    """
-    assert run(server, "runs_coroutine", code) == [1301, {}]
-
-
 @ours
 def test_a_request_that_was_not_received_has_a_sender_that_cannot_send(server):
     """And is never cancelled. Asking kills the reference."""
@@ -308,100 +199,7 @@ def test_a_request_that_was_not_received_has_a_sender_that_cannot_send(server):
     assert run(server, "runs_code", code) == [text, text, False, False]
 
 
-# -- what cannot end ----------------------------------------------------------------------------------------------
-
-RING = r"Model (\w+) - Error when running inference: the call can never be answered, as all instances that could wait on each other: '(.*)'\. "
-
-
-@ours
-@pytest.mark.parametrize(
-    ("outer", "inner"),
-    [
-        ("exec()", "exec()"),
-        ("exec(decoupled=True)", "exec()"),
-        ("async_exec()", "async_exec()"),
-    ],
-)
-def test_models_that_wait_for_each_other_are_told_of_their_ring(server, outer, inner):
-    """There is one instance of each; the reference waits for ever."""
-    wait = "await " if "async" in outer else ""
-    model, other = ("runs_coroutine", "runs_code") if wait else ("runs_code", "runs_coroutine")
-    innermost = f"to({model!r}, code('return [answer(1)]'))"
-    middle = f"return [answer(raised({innermost}.exec))]"
-    first = (
-        "value_of(next(to(%r, code(%r)).%s))" if "decoupled" in outer else f"value_of({wait}to(%r, code(%r)).%s)"
-    ) % (other, middle, outer)
-    reply = run(server, model, f"return [answer(json.loads({first}['OUT'][0]))]")
-    match = re.match(RING, reply["error"])
-    assert match, reply
-    assert set(match[2].split("' -> '")) == {f"{model}_0", f"{other}_0"}
-    assert run(server, model, "return [answer('goes on')]") == "goes on"
-
-
-@ours
-def test_a_model_of_one_instance_that_calls_itself_is_told_so(server):
-    code = "return [answer(raised(to('runs_code', code('return [answer(1)]')).exec))]"
-    reply = run(server, "runs_code", code)
-    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
-
-
-@ours
-@pytest.mark.parametrize(
-    "wait",
-    [
-        "ThreadPoolExecutor(4).submit(ask).result()",
-        "list(ThreadPoolExecutor(4).map(lambda _: ask(), range(3)))[0]",
-        "in_thread(ask)",
-        "in_thread(lambda: in_thread(ask))",
-        "[thread.start(), queue.get()][1]",
-    ],
-)
-def test_a_ring_through_threads_is_noticed_after_a_while(server, wait):
-    """The thread that runs the model only waits for the one that calls."""
-    code = f"""
-    from concurrent.futures import ThreadPoolExecutor
-    from queue import Queue
-    queue = Queue()
-    ask = lambda: raised(to("runs_code", code("return [answer(1)]")).exec)
-    thread = threading.Thread(target=lambda: queue.put(ask()))
-    return [answer({wait})]
-    """
-    reply = run(server, "runs_code", code)
-    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
-
-
-def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
-    """A thread of the model waits for an instance that is busy with the same model's request, which goes on."""
-    code = """
-    model.late = []
-    ask = lambda: model.late.append(raised(to("runs_code", code("return [answer('late')]")).exec))
-    thread = threading.Thread(target=ask)
-    thread.start()
-    time.sleep(2.5)
-    model.thread = thread
-    return [answer(len(model.late))]
-    """
-    assert run(server, "runs_code", code) == 0
-    assert run(server, "runs_code", "model.thread.join()\nreturn [answer(model.late)]") == [{"OUT": ['"late"']}]
-
-
 @ours
 def test_a_received_request_is_not_run_again(server):
     text = "TritonModelException: Only requests that the model made itself can be run on other models."
     assert run(server, "runs_code", "return [answer(raised(request.exec))]") == text
-
-
-@ours
-def test_models_of_two_instances_call_themselves(tmp_path):
-    """Once deep there is an instance left for the call; twice deep there is none, which is told."""
-    two = "instance_group { count: 2 kind: KIND_CPU }\n"
-    with serving(tmp_path, "runs_code", runs_code=two) as server:
-        inner = "return [answer(1)]"
-        once = f"return [answer(value_of(to('runs_code', code({inner!r})).exec()))]"
-        assert run(server, "runs_code", once) == {"OUT": ["1"]}
-        twice = f"return [answer(value_of(to('runs_code', code({once!r})).exec()))]"
-        reply = run(server, "runs_code", twice)
-        assert re.match(r".*all instances that could wait on each other: 'runs_code_0_[01]' -> ", reply["OUT"][0]), (
-            reply
-        )
-        assert run(server, "runs_code", once) == {"OUT": ["1"]}

@@ -1,0 +1,105 @@
+"""Models that wait for each other: who can never be answered is told so, who only waits is not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from serving.contract import ours, run, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("rings"), "runs_code", "runs_coroutine", "identity") as running:
+        yield running
+
+
+RING = r"Model (\w+) - Error when running inference: the call can never be answered, as all instances that could wait on each other: '(.*)'\. "
+
+
+@ours
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("exec()", "exec()"),
+        ("exec(decoupled=True)", "exec()"),
+        ("async_exec()", "async_exec()"),
+    ],
+)
+def test_models_that_wait_for_each_other_are_told_of_their_ring(server, outer, inner):
+    """There is one instance of each; the reference waits for ever."""
+    wait = "await " if "async" in outer else ""
+    model, other = ("runs_coroutine", "runs_code") if wait else ("runs_code", "runs_coroutine")
+    innermost = f"to({model!r}, code('return [answer(1)]'))"
+    middle = f"return [answer(raised({innermost}.exec))]"
+    first = (
+        "value_of(next(to(%r, code(%r)).%s))" if "decoupled" in outer else f"value_of({wait}to(%r, code(%r)).%s)"
+    ) % (other, middle, outer)
+    reply = run(server, model, f"return [answer(json.loads({first}['OUT'][0]))]")
+    match = re.match(RING, reply["error"])
+    assert match, reply
+    assert set(match[2].split("' -> '")) == {f"{model}_0", f"{other}_0"}
+    assert run(server, model, "return [answer('goes on')]") == "goes on"
+
+
+@ours
+def test_a_model_of_one_instance_that_calls_itself_is_told_so(server):
+    code = "return [answer(raised(to('runs_code', code('return [answer(1)]')).exec))]"
+    reply = run(server, "runs_code", code)
+    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
+
+
+@ours
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "ThreadPoolExecutor(4).submit(ask).result()",
+        "list(ThreadPoolExecutor(4).map(lambda _: ask(), range(3)))[0]",
+        "in_thread(ask)",
+        "in_thread(lambda: in_thread(ask))",
+        "[thread.start(), queue.get()][1]",
+    ],
+)
+def test_a_ring_through_threads_is_noticed_after_a_while(server, wait):
+    """The thread that runs the model only waits for the one that calls."""
+    code = f"""
+    from concurrent.futures import ThreadPoolExecutor
+    from queue import Queue
+    queue = Queue()
+    ask = lambda: raised(to("runs_code", code("return [answer(1)]")).exec)
+    thread = threading.Thread(target=lambda: queue.put(ask()))
+    return [answer({wait})]
+    """
+    reply = run(server, "runs_code", code)
+    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
+
+
+def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
+    """A thread of the model waits for an instance that is busy with the same model's request, which goes on."""
+    code = """
+    model.late = []
+    ask = lambda: model.late.append(raised(to("runs_code", code("return [answer('late')]")).exec))
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(2.5)
+    model.thread = thread
+    return [answer(len(model.late))]
+    """
+    assert run(server, "runs_code", code) == 0
+    assert run(server, "runs_code", "model.thread.join()\nreturn [answer(model.late)]") == [{"OUT": ['"late"']}]
+
+
+@ours
+def test_models_of_two_instances_call_themselves(tmp_path):
+    """Once deep there is an instance left for the call; twice deep there is none, which is told."""
+    two = "instance_group { count: 2 kind: KIND_CPU }\n"
+    with serving(tmp_path, "runs_code", runs_code=two) as server:
+        inner = "return [answer(1)]"
+        once = f"return [answer(value_of(to('runs_code', code({inner!r})).exec()))]"
+        assert run(server, "runs_code", once) == {"OUT": ["1"]}
+        twice = f"return [answer(value_of(to('runs_code', code({once!r})).exec()))]"
+        reply = run(server, "runs_code", twice)
+        assert re.match(r".*all instances that could wait on each other: 'runs_code_0_[01]' -> ", reply["OUT"][0]), (
+            reply
+        )
+        assert run(server, "runs_code", once) == {"OUT": ["1"]}
