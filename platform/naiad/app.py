@@ -15,8 +15,9 @@ import uvloop
 from naiad.config.backend_settings import effective_settings
 from naiad.config.options import ModelControlMode, ServerOptions
 from naiad.engine.control import ModelControl
-from naiad.engine.engine import Engine, EngineSettings
+from naiad.engine.engine import Engine
 from naiad.engine.loading import Loader, LoadSettings
+from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.engine.registry import Registry
+from naiad.engine.served import ServedVersion
 from naiad.engine.standstill import StandstillWatch, refuse
-from naiad.engine.version import ModelVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferResponse
 from naiad.scheduling.deadlock import cycle_from
@@ -24,7 +24,7 @@ class _Outstanding:
 
     __slots__ = ("_desk", "_held", "call", "is_left", "key", "version", "worker")
 
-    def __init__(self, desk: CallDesk, worker: Worker, call: Call, version: ModelVersion) -> None:
+    def __init__(self, desk: CallDesk, worker: Worker, call: Call, version: ServedVersion) -> None:
         self.worker = worker
         self.call = call
         self.version = version
@@ -122,7 +122,7 @@ class CallDesk:
             if not calls:
                 del self._calls[outstanding.worker]
 
-    def _find(self, call: Call) -> ModelVersion:
+    def _find(self, call: Call) -> ServedVersion:
         request = call.request
         version = self._registry.find(request.model_name, request.model_version)
         if not version.is_ready():
@@ -141,6 +141,15 @@ class CallDesk:
         """A guest tells whether only answers to its calls can let its model go on."""
         self._standstill.told(worker, fields.get("number", ""), is_so=fields.get("is_so") == "1")
 
+    def ensemble_waits(self) -> None:
+        """A step of an ensemble waits for an instance: a model that has called the ensemble may wait for itself."""
+        for calls in list(self._calls.values()):
+            for outstanding in list(calls.values()):
+                # A call that is being submitted has no key yet; it is looked at when it has.
+                is_waiting = outstanding.key and outstanding.version.is_waiting(outstanding.key)
+                if is_waiting and not self._refuse_ring(outstanding):
+                    self._standstill.suspect()
+
     def _refuse_ring(self, last: _Outstanding) -> bool:
         """Answer *last* with an error if it has closed a ring of instances that wait on each other."""
         if not last.is_in_the_way:
@@ -155,7 +164,7 @@ class CallDesk:
         for worker, calls in self._calls.items():
             for outstanding in calls.values():
                 if outstanding.is_in_the_way:
-                    waits[worker].append(outstanding.version.servers_of(outstanding.key))
+                    waits[worker] += outstanding.version.waits_of(outstanding.key)
         return waits
 
 

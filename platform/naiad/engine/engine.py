@@ -6,36 +6,31 @@ Everything but the coroutines answers at once, on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import naiad
-from naiad.config.model import freeze_version_policy
+from naiad.engine.load_order import LoadOrder
 from naiad.engine.loading import Loader
+from naiad.engine.model_loads import ModelLoads
 from naiad.engine.model_metrics import ModelMetrics
 from naiad.engine.readiness import are_ready
-from naiad.engine.registry import LATEST, Registry, VersionRecord
+from naiad.engine.registry import LATEST, Registry
 from naiad.engine.services import ModelServices
+from naiad.engine.settings import EngineSettings
 from naiad.engine.source import ModelSource, find_source, not_found
-from naiad.engine.version import ModelVersion
 from naiad.errors import (
     Code,
-    ConfigError,
     InvalidRequestError,
-    ModelError,
     NaiadError,
     NotReadyError,
     RepositoryError,
 )
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata
-from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
+from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.repository.layout import ModelFiles, scan
 
 logger = logging.getLogger("naiad.engine")
 
@@ -43,35 +38,6 @@ DUPLICATE = "model appears in two or more repositories"
 _TIDY_SECONDS = 2.0
 _KEY_BITS = 40
 _KEY_MASK = (1 << _KEY_BITS) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """What the engine takes from the server's options.
-
-    Attributes:
-        server_id: The server's name.
-        repositories: Model repositories in order.
-        is_explicit: Whether models are loaded and unloaded on request only.
-        startup_models: With that, the models to load at the start; `("*",)` is all.
-        strict_config: Whether a configuration must be complete (--disable-auto-complete-config).
-        strict_readiness: Whether the server is ready only if all its models are.
-        config_name: Preferred configuration under `configs/`.
-        load_threads: How many models load at once.
-        load_retries: How often loading a version is tried again.
-        exit_timeout: Seconds that requests in flight and guests have when the server stops.
-    """
-
-    server_id: str = "triton"
-    repositories: tuple[Path, ...] = ()
-    is_explicit: bool = False
-    startup_models: tuple[str, ...] = ()
-    strict_config: bool = False
-    strict_readiness: bool = True
-    config_name: str = ""
-    load_threads: int = 4
-    load_retries: int = 0
-    exit_timeout: float = 30.0
 
 
 class Engine:
@@ -84,16 +50,12 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
         self._settings = settings
-        self._loader = loader
         self._registry = Registry()
         self.services = ModelServices(self._registry)
         self.metrics = ModelMetrics(self.services)
-        self._slots = asyncio.Semaphore(settings.load_threads)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._order = LoadOrder(settings, ModelLoads(settings, loader, self._registry, self.services), self._registry)
         self._state = "starting"
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
-        self._unloads: set[asyncio.Task[None]] = set()
-        self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -111,10 +73,10 @@ class Engine:
         if self._settings.is_explicit:
             wanted, missing = self._startup(wanted)
             failures = missing
-        outcomes = await asyncio.gather(
-            *(self._load_model(ModelSource(files=files)) for files in wanted.values()), return_exceptions=True
+        outcomes = await self._order.load_all(
+            {name: ModelSource(files=files) for name, files in wanted.items()}, found.models
         )
-        for name, outcome in zip(wanted, outcomes, strict=True):
+        for name, outcome in outcomes.items():
             if isinstance(outcome, NaiadError):
                 failures.append(outcome)
             elif isinstance(outcome, BaseException):
@@ -127,9 +89,7 @@ class Engine:
         """Take no more requests, let those in flight finish, end all guests."""
         self._state = "exiting"
         self._tidy.cancel()
-        versions = list(self._registry.ready_versions())
-        await asyncio.gather(*(version.stop(self._settings.exit_timeout) for version in versions))
-        await asyncio.gather(*self._unloads, return_exceptions=True)
+        await self._order.stop()
 
     def _startup(self, models: dict[str, ModelFiles]) -> tuple[dict[str, ModelFiles], list[NaiadError]]:
         names = self._settings.startup_models
@@ -271,112 +231,12 @@ class Engine:
         self._require_explicit()
         strict = self._settings.strict_config
         source = await asyncio.to_thread(find_source, name, parameters, self._settings.repositories, strict=strict)
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            await self._load_model(source, is_nested=is_nested)
+        await self._order.load(source, is_nested=is_nested)
 
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:  # noqa: ARG002 - no ensembles yet
-        """Begin to unload a model; unknown names are a success, as in the reference."""
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Begin to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
         self._require_explicit()
-        async with self._locks.setdefault(name, asyncio.Lock()):  # a load that is under way comes first
-            if name in [model.name for model in self._registry]:
-                for record in self._registry.record(name).versions.values():
-                    self._begin_unload(name, record)
-
-    def _begin_unload(self, name: str, record: VersionRecord) -> None:
-        loaded = record.loaded
-        if loaded is None:
-            return
-        record.become(ModelState.UNLOADING)
-        self._registry.changed(name)  # before anything stops: no request may find it any more
-        record.leaving = loaded
-        self._in_background(self._unload(record, loaded))
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._unloads.add(task)
-        task.add_done_callback(self._unloads.discard)
-
-    async def _end(self, version: ModelVersion) -> None:
-        await version.stop(self._settings.exit_timeout)
-        self._registry.by_number.pop(version.number, None)
-        self._sources.pop(version.number, None)
-
-    async def _unload(self, record: VersionRecord, loaded: ModelVersion) -> None:
-        await self._end(loaded)
-        if record.leaving is loaded and record.state is ModelState.UNLOADING:  # else it was loaded again meanwhile
-            record.become(ModelState.UNAVAILABLE, UNLOADED)
-        logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
-
-    async def _load_model(self, source: ModelSource, *, is_nested: bool = False) -> None:
-        """Load the versions that the policy names; raise if one fails, leaving what served before."""
-        files = source.files
-        model = self._registry.record(files.name)
-        async with contextlib.nullcontext() if is_nested else self._slots:
-            try:
-                message = await asyncio.to_thread(
-                    source.read_config, strict=self._settings.strict_config, config_name=self._settings.config_name
-                )
-                policy = freeze_version_policy(message.version_policy)
-                numbers = versions_to_load(policy, available_versions(files), files.name)
-            except NaiadError as error:
-                model.reason = error.message
-                logger.error("failed to load '%s': %s", files.name, error.message)  # noqa: TRY400 - the user's error
-                raise ConfigError(f"failed to load '{files.name}': {error.message}", code=error.code) from error
-            model.reason = ""
-            failures = []
-            for number in numbers:
-                try:
-                    record = model.versions.setdefault(number, VersionRecord())
-                    await self._load_version(record, source, message, number)
-                except NaiadError as error:
-                    failures.append((number, error))
-            if not failures:
-                for number in set(model.versions) - set(numbers):  # loaded once, and no longer asked for
-                    self._begin_unload(files.name, model.versions[number])
-        if failures:
-            reasons = "".join(
-                f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
-                for number, error in failures
-            )
-            raise InvalidRequestError(f"load failed for model '{files.name}': {reasons}")
-
-    async def _load_version(self, record: VersionRecord, source: ModelSource, message: Any, number: int) -> None:
-        files, before = source.files, record.loaded
-        if before is None:
-            record.become(ModelState.LOADING)
-        started = time.monotonic()
-        logger.info("loading: %s:%d", files.name, number)
-        try:
-            loaded = await self._try_to_load(files, message, number)
-        except NaiadError as error:
-            reason = f"{error.code.value}: {error.message}"
-            logger.error("failed to load '%s' version %d: %s", files.name, number, reason)  # noqa: TRY400 - likewise
-            if isinstance(error, ModelError) and error.traceback_text:
-                logger.error("%s", error.traceback_text)  # noqa: TRY400 - likewise
-            if before is None:
-                record.become(ModelState.UNAVAILABLE, reason)
-            raise
-        except BaseException as error:
-            if before is None:
-                record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
-            raise
-        logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
-        self._registry.by_number[loaded.number] = loaded
-        self._sources[loaded.number] = source
-        if before is None:
-            record.become(ModelState.READY, loaded=loaded)
-        else:
-            record.loaded = loaded
-            self._in_background(self._end(before))
-        self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
-
-    async def _try_to_load(self, files: ModelFiles, message: Any, number: int) -> ModelVersion:
-        for attempt in range(self._settings.load_retries):
-            try:
-                return await self._loader.load(files, message, number, self.services)
-            except NaiadError as error:
-                logger.warning("loading '%s' failed (attempt %d): %s", files.name, attempt + 1, error.message)
-        return await self._loader.load(files, message, number, self.services)
+        await self._order.unload(name, with_members=unload_dependents)
 
     def _require_explicit(self) -> None:
         self._refuse_exiting()

@@ -25,7 +25,6 @@ from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
 from naiad.engine.version import ModelVersion, input_names
-from naiad.errors import Code, ConfigError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
@@ -109,7 +108,6 @@ class Loader:
             NaiadError: With the reason, whatever it is.
         """
         config = freeze(message)
-        self._refuse_or_tell(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
         self.resolutions[config.name, version] = resolution
         for notice in resolution.notices:
@@ -134,18 +132,6 @@ class Loader:
         loaded.metadata = with_labels(loaded.metadata, labels)
         await loaded.start()
         return loaded
-
-    def _refuse_or_tell(self, message: pb.ModelConfig) -> None:
-        """Say at once what this version does not do: refuse what would answer wrongly, tell what is merely slower.
-
-        Raises:
-            ConfigError: For ensembles.
-        """
-        if message.HasField("ensemble_scheduling"):
-            raise ConfigError(
-                f"model '{message.name}' asks for ensemble_scheduling, which this version of naiad does not do",
-                code=Code.UNSUPPORTED,
-            )
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = resolve(config, model_dir=files.directory, version=version, settings=self._settings.resolution)

@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from naiad.engine.version import ModelVersion
+from naiad.engine.served import ServedVersion
 from naiad.errors import NotReadyError
 
 logger = logging.getLogger("naiad.engine")
 
 
-async def are_ready(versions: Iterable[ModelVersion]) -> bool:
+async def are_ready(versions: Iterable[ServedVersion]) -> bool:
     """Ask every guest of *versions* whose model wants to be asked; nothing waits where none does."""
-    workers = [instance.worker for version in versions for instance in version.instances]
+    # An ensemble's instances are those of its models, too.
+    workers = dict.fromkeys(instance.worker for version in versions for instance in version.instances)
     questions = [worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None]
     if not questions:
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from naiad.engine.version import ModelVersion
+from naiad.engine.served import ServedVersion
 from naiad.errors import NotReadyError, UnknownModelError
 from naiad.lifecycle.states import advance
 from naiad.protocol.metadata import IndexEntry, ModelState
@@ -29,10 +29,10 @@ class VersionRecord:
 
     state: ModelState = ModelState.UNKNOWN
     reason: str = ""
-    loaded: ModelVersion | None = None
-    leaving: ModelVersion | None = None
+    loaded: ServedVersion | None = None
+    leaving: ServedVersion | None = None
 
-    def become(self, state: ModelState, reason: str = "", loaded: ModelVersion | None = None) -> None:
+    def become(self, state: ModelState, reason: str = "", loaded: ServedVersion | None = None) -> None:
         """Go on to *state*; raises ValueError where it may not follow."""
         self.state = advance(self.state, state)
         self.reason = reason
@@ -59,13 +59,13 @@ class Registry:
     """All models by name.
 
     Attributes:
-        by_number: Versions that serve or still finish their requests, by `ModelVersion.number`.
+        by_number: Versions that serve or still finish their requests, by `ServedVersion.number`.
     """
 
     def __init__(self) -> None:
-        self.by_number: dict[int, ModelVersion] = {}
+        self.by_number: dict[int, ServedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
-        self._ready: dict[tuple[str, int], ModelVersion] = {}
+        self._ready: dict[tuple[str, int], ServedVersion] = {}
 
     def __iter__(self) -> Iterator[ModelRecord]:
         return iter(self._models.values())
@@ -74,19 +74,28 @@ class Registry:
         """The record of a model, made if there is none."""
         return self._models.setdefault(name, ModelRecord(name))
 
+    def known(self, name: str) -> ModelRecord | None:
+        """The record of a model, if there is one."""
+        return self._models.get(name)
+
+    def is_serving(self, name: str) -> bool:
+        """Whether any version of *name* serves."""
+        model = self._models.get(name)
+        return model is not None and any(record.loaded is not None for record in model.versions.values())
+
     def changed(self, name: str) -> None:
         """Versions of *name* came or went: look requests for it up anew."""
         for key in [key for key in self._ready if key[0] == name]:
             del self._ready[key]
 
-    def ready_versions(self) -> Iterator[ModelVersion]:
+    def ready_versions(self) -> Iterator[ServedVersion]:
         """Every version that serves."""
         for model in self._models.values():
             for record in model.versions.values():
                 if record.loaded is not None:
                     yield record.loaded
 
-    def find(self, name: str, version: int) -> ModelVersion:
+    def find(self, name: str, version: int) -> ServedVersion:
         """The version that serves a request.
 
         Raises:
@@ -133,7 +142,7 @@ class Registry:
             raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
         return model
 
-    def _find(self, name: str, version: int) -> ModelVersion:
+    def _find(self, name: str, version: int) -> ServedVersion:
         model = self._known(name)
         if version != LATEST:
             record = model.versions.get(version)

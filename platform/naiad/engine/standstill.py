@@ -9,10 +9,10 @@ because a thread that has just been woken looks as if it still waited.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from naiad.engine.version import ModelVersion
+from naiad.engine.served import ServedVersion
 from naiad.errors import NaiadError
 from naiad.scheduling.deadlock import cycle_from, find_standing
 from naiad.workers.calls import Call
@@ -27,7 +27,7 @@ class OpenCall(Protocol):
 
     call: Call
     key: int
-    version: ModelVersion
+    version: ServedVersion
 
 
 def refuse(call: OpenCall, ring: Sequence[Worker]) -> None:
@@ -101,7 +101,8 @@ class StandstillWatch:
                     refuse(call, cycle_from(worker, {each: servers[each] for each in standing}))
                     return
 
-    def _servers(self, workers: Sequence[Worker]) -> dict[Worker, list[Sequence[Worker]]]:
+    def _servers(self, workers: Sequence[Worker]) -> dict[Worker, list[Collection[Worker]]]:
         return {
-            worker: [call.version.servers_of(call.key) for call in self._calls[worker].values()] for worker in workers
+            worker: [servers for call in self._calls[worker].values() for servers in call.version.waits_of(call.key)]
+            for worker in workers
         }

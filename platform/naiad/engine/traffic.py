@@ -18,6 +18,7 @@ from naiad.engine.dispatch import Dispatcher, WaitingDispatcher, WorkerScheduler
 from naiad.engine.ordered import Order, OrderedSink
 from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
+from naiad.engine.served import version_numbers
 from naiad.engine.statistics import Reason, Statistics
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -40,8 +41,6 @@ _ALL_RESPONSES = 1 << 40
 _TRIMS = 2
 """How often both sides give free pages back after a pause: once more for what the first makes guests give back."""
 
-_numbers = itertools.count(1)
-
 
 class Traffic:
     """The queue, the requests in flight and the statistics of a version.
@@ -56,7 +55,7 @@ class Traffic:
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.config = config
         self.version = version
-        self.number = next(_numbers)
+        self.number = next(version_numbers)
         self.reason = ""
         self._check = RequestCheck(config)
         self._statistics = Statistics()
@@ -169,7 +168,7 @@ class Traffic:
         if pending is None:
             return  # its guest was given up meanwhile, or it is a row without a request
         if answer.again:
-            self._again(worker, pending)
+            self._again(worker, pending, started, ended)
             return
         response = answer.response
         if response is not None:
@@ -187,7 +186,7 @@ class Traffic:
                 self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
-    def _again(self, worker: Worker, pending: Pending) -> None:
+    def _again(self, worker: Worker, pending: Pending, started: int, ended: int) -> None:
         """The model wants a request once more, which only iterative sequences give it."""
         scheduler = self._scheduler
         batching = self.config.message.sequence_batching
@@ -199,7 +198,9 @@ class Traffic:
             self._fail([pending], _cancelled(), Reason.CANCELED)
             return
         else:
-            pending.worker = None
+            now = time.monotonic_ns()
+            self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            pending.worker, pending.queued = None, now  # each round counts as a request, as in the reference
             scheduler.reschedule(pending)
             return
         message = f"model '{self.config.name}' rescheduled a request, {problem}"

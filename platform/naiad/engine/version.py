@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from naiad.config.model import ModelConfig
 from naiad.config.render import to_json
 from naiad.engine.instance import Instance
+from naiad.engine.served import metadata_of
 from naiad.engine.traffic import Traffic
 from naiad.errors import GuestDiedError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
-from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
+from naiad.protocol.metadata import ModelStatistics
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Services, Worker
@@ -45,7 +46,7 @@ class ModelVersion(Traffic):
     ) -> None:
         super().__init__(config, version)
         self.config_json = to_json(config.message)
-        self.metadata = _metadata(config, version)
+        self.metadata = metadata_of(config, version)
         interface = Interface(config.name, version, input_names(config), [tensor.name for tensor in config.outputs])
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         self._busy = False
@@ -116,15 +117,15 @@ class ModelVersion(Traffic):
         if idle:
             self._trims_due -= 1
 
-    def servers_of(self, key: int) -> Sequence[Worker]:
-        """The guests any of which could answer a request; none if one is being started that may."""
+    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
+        """What a request waits for: the guests any of which could answer it; none if one is being started that may."""
         pending = self._pending.get(key)
         if pending is None:
             return ()
         if pending.worker is not None:
-            return (pending.worker,)
+            return ((pending.worker,),)
         workers = [instance.worker for instance in self.instances if not instance.reason]
-        return [] if None in workers else [worker for worker in workers if worker is not None]
+        return ([] if None in workers else [worker for worker in workers if worker is not None],)
 
     # -- reports of workers and instances -----------------------------------------------------------------------
 
@@ -162,21 +163,3 @@ def input_names(config: ModelConfig) -> list[str]:
     """Names of all tensors that requests may bring to the model, control tensors included."""
     controls = config.message.sequence_batching.control_input
     return [*(tensor.name for tensor in config.inputs), *(tensor.name for tensor in controls)]
-
-
-def _metadata(config: ModelConfig, version: int) -> ModelMetadata:
-    leading = (-1,) if config.max_batch_size > 0 else ()
-    inputs, outputs = (
-        tuple(
-            TensorMetadata(name=tensor.name, datatype=tensor.datatype.name, shape=leading + tensor.dims)
-            for tensor in tensors
-        )
-        for tensors in (config.inputs, config.outputs)
-    )
-    return ModelMetadata(
-        name=config.name,
-        versions=(str(version),),
-        platform=config.platform or config.backend,
-        inputs=inputs,
-        outputs=outputs,
-    )

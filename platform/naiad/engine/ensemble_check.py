@@ -1,0 +1,109 @@
+"""From an ensemble's configuration to a version that serves: are the models of its steps there, and do they fit?
+
+Texts: CORE src/model_repository_manager/model_repository_manager.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from naiad.config import model_config_pb2 as pb
+from naiad.config.ensemble_members import check_members
+from naiad.config.model import freeze
+from naiad.config.validate import validate
+from naiad.engine.ensemble import EnsembleVersion
+from naiad.engine.registry import LATEST, ModelRecord, Registry
+from naiad.engine.services import ModelServices
+from naiad.errors import ConfigError
+from naiad.lifecycle.dependencies import Needs, find_cycle
+from naiad.protocol.metadata import with_labels
+from naiad.scheduling.ensemble_graph import Graph, Step
+
+
+def needed_models(message: pb.ModelConfig) -> frozenset[str]:
+    """The models of an ensemble's steps; none for what is no ensemble."""
+    return frozenset(step.model_name for step in message.ensemble_scheduling.step)
+
+
+def checked_ensemble(message: pb.ModelConfig, registry: Registry, needs: Needs) -> pb.ModelConfig:
+    """An ensemble's configuration with what follows from the models of its steps, which must be loaded.
+
+    Args:
+        message: The configuration as read.
+        registry: The models.
+        needs: What each ensemble needs.
+
+    Raises:
+        ConfigError: If a model is missing, or something does not fit.
+    """
+    validate(message, with_io=True)
+    last = find_cycle(message.name, needs)
+    if last:
+        raise ConfigError(f"circular dependency between ensembles: {message.name} -> ... -> {last} -> {message.name}")
+    records = {name: registry.known(name) for name in sorted(needed_models(message))}
+    missing = [name for name, record in records.items() if record is None or not (record.versions or record.reason)]
+    if missing:
+        raise ConfigError(
+            f"ensemble {message.name} contains models that are not available or ambiguous: {', '.join(missing)}"
+        )
+    for step in message.ensemble_scheduling.step:
+        record = records[step.model_name]
+        assert record is not None
+        _check_loaded(message.name, record, step.model_version)
+    members = {name: registry.find(name, LATEST).config.message for name in records}
+    result = pb.ModelConfig()
+    result.CopyFrom(message)
+    result.model_transaction_policy.decoupled = check_members(message, members)
+    return result
+
+
+def _check_loaded(ensemble: str, record: ModelRecord, version: int) -> None:
+    start = f"ensemble '{ensemble}' depends on '{record.name}'"
+    if any(each.loaded is not None for each in record.versions.values()):
+        if version != LATEST and (version not in record.versions or record.versions[version].loaded is None):
+            raise ConfigError(f"{start} whose required version {version} is not loaded.")
+        return
+    if record.reason:
+        raise ConfigError(f"{start} which is not valid. Model '{record.name}' failed with error: {record.reason}")
+    reasons = "".join(
+        f"version {number} is at {each.state.value} state: {each.reason};\n"
+        for number, each in sorted(record.versions.items())
+    )
+    raise ConfigError(
+        f"{start} which has no loaded version. Model '{record.name}' loading failed with error: {reasons}"
+    )
+
+
+def make_ensemble(
+    message: pb.ModelConfig, version: int, registry: Registry, services: ModelServices
+) -> EnsembleVersion:
+    """A version of a checked ensemble."""
+    graph = Graph(
+        name=message.name,
+        steps=tuple(_step(step, registry) for step in message.ensemble_scheduling.step),
+        inputs=tuple(tensor.name for tensor in message.input),
+        outputs=tuple(tensor.name for tensor in message.output),
+    )
+    made = EnsembleVersion(freeze(message), version, graph, registry, services.ensemble_waits)
+    made.metadata = with_labels(made.metadata, _labels(message, registry))
+    return made
+
+
+def _step(step: pb.ModelEnsembling.Step, registry: Registry) -> Step:
+    return Step(
+        model=step.model_name,
+        version=step.model_version,
+        inputs=tuple(sorted(step.input_map.items())),
+        outputs=dict(sorted(step.output_map.items())),
+        decoupled=registry.find(step.model_name, step.model_version).config.decoupled,
+    )
+
+
+def _labels(message: pb.ModelConfig, registry: Registry) -> Mapping[str, tuple[str, ...]]:
+    """Labels of the ensemble's outputs: those of the models' outputs that they come from."""
+    labels = {}
+    for step in message.ensemble_scheduling.step:
+        outputs = registry.find(step.model_name, step.model_version).metadata.outputs
+        told = {tensor.name: tensor.labels for tensor in outputs if tensor.labels}
+        labels.update({made: told[name] for name, made in step.output_map.items() if name in told})
+    return labels

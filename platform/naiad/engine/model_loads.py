@@ -1,0 +1,184 @@
+"""Loading, reloading and unloading of single models; `load_order` says which, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from naiad.config import model_config_pb2 as pb
+from naiad.config.model import freeze_version_policy
+from naiad.engine.ensemble_check import checked_ensemble, make_ensemble, needed_models
+from naiad.engine.loading import Loader
+from naiad.engine.registry import ModelRecord, Registry, VersionRecord
+from naiad.engine.served import ServedVersion
+from naiad.engine.services import ModelServices
+from naiad.engine.settings import EngineSettings
+from naiad.engine.source import ModelSource
+from naiad.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
+from naiad.lifecycle.states import UNLOADED
+from naiad.protocol.metadata import ModelState
+from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
+
+logger = logging.getLogger("naiad.engine")
+
+
+class ModelLoads:
+    """Brings versions of models into the registry and takes them out.
+
+    Attributes:
+        ensembles: Where each ensemble that was loaded came from, by name.
+        needs: What each of them needs.
+    """
+
+    def __init__(self, settings: EngineSettings, loader: Loader, registry: Registry, services: ModelServices) -> None:
+        self.ensembles: dict[str, ModelSource] = {}
+        self.needs: dict[str, frozenset[str]] = {}
+        self._settings = settings
+        self._loader = loader
+        self._registry = registry
+        self._services = services
+        self._slots = asyncio.Semaphore(settings.load_threads)
+        self._unloads: set[asyncio.Task[None]] = set()
+        self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
+
+    def read_config(self, source: ModelSource) -> pb.ModelConfig:
+        """The configuration of a model, before the model completes it; blocks.
+
+        Raises:
+            ConfigError: If it is missing, broken or contradicts itself.
+        """
+        return source.read_config(strict=self._settings.strict_config, config_name=self._settings.config_name)
+
+    async def wait_unloaded(self) -> None:
+        """Until whatever is being unloaded is gone."""
+        await asyncio.gather(*self._unloads, return_exceptions=True)
+
+    def unload(self, name: str) -> list[asyncio.Task[None]]:
+        """Begin to unload all versions of a model; tasks that end when they are gone."""
+        model = self._registry.known(name)
+        if model is None:
+            return []
+        tasks = [self._begin_unload(name, record) for record in model.versions.values()]
+        return [task for task in tasks if task is not None]
+
+    def _begin_unload(self, name: str, record: VersionRecord) -> asyncio.Task[None] | None:
+        loaded = record.loaded
+        if loaded is None:
+            return None
+        record.become(ModelState.UNLOADING)
+        self._registry.changed(name)  # before anything stops: no request may find it any more
+        record.leaving = loaded
+        return self._in_background(self._unload(record, loaded))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._unloads.add(task)
+        task.add_done_callback(self._unloads.discard)
+        return task
+
+    async def _end(self, version: ServedVersion) -> None:
+        await version.stop(self._settings.exit_timeout)
+        self._registry.by_number.pop(version.number, None)
+        self._sources.pop(version.number, None)
+
+    async def _unload(self, record: VersionRecord, loaded: ServedVersion) -> None:
+        await self._end(loaded)
+        if record.leaving is loaded and record.state is ModelState.UNLOADING:  # else it was loaded again meanwhile
+            record.become(ModelState.UNAVAILABLE, UNLOADED)
+        logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
+
+    async def load(self, source: ModelSource, *, is_nested: bool = False) -> None:
+        """Load the versions that the policy names; raise if one fails, leaving what served before."""
+        files = source.files
+        model = self._registry.record(files.name)
+        async with contextlib.nullcontext() if is_nested else self._slots:
+            message, numbers = await self._prepare(source, model)
+            model.reason = ""
+            failures = []
+            for number in numbers:
+                try:
+                    record = model.versions.setdefault(number, VersionRecord())
+                    await self._load_version(record, source, message, number)
+                except NaiadError as error:
+                    failures.append((number, error))
+            if not failures:
+                for number in set(model.versions) - set(numbers):  # loaded once, and no longer asked for
+                    self._begin_unload(files.name, model.versions[number])
+        if failures:
+            reasons = "".join(
+                f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
+                for number, error in failures
+            )
+            raise InvalidRequestError(f"load failed for model '{files.name}': {reasons}")
+
+    async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
+        """The configuration of a model and the versions to load."""
+        files = source.files
+        try:
+            message = await asyncio.to_thread(self.read_config, source)
+            policy = freeze_version_policy(message.version_policy)
+            numbers = versions_to_load(policy, available_versions(files), files.name)
+        except NaiadError as error:
+            model.reason = error.message
+            logger.error("failed to load '%s': %s", files.name, error.message)  # noqa: TRY400 - the user's error
+            raise ConfigError(f"failed to load '{files.name}': {error.message}", code=error.code) from error
+        if not message.HasField("ensemble_scheduling"):
+            self.ensembles.pop(files.name, None)
+            self.needs.pop(files.name, None)
+            return message, numbers
+        self.ensembles[files.name] = source
+        self.needs[files.name] = needed_models(message)
+        try:
+            return checked_ensemble(message, self._registry, self.needs), numbers
+        except NaiadError as error:
+            model.reason = error.message
+            logger.error("%s", error.message)  # noqa: TRY400 - likewise
+            raise InvalidRequestError(
+                f"load failed for model '{files.name}': {error.message}\n", code=error.code
+            ) from error
+
+    async def _load_version(
+        self, record: VersionRecord, source: ModelSource, message: pb.ModelConfig, number: int
+    ) -> None:
+        files, before = source.files, record.loaded
+        if before is None:
+            record.become(ModelState.LOADING)
+        started = time.monotonic()
+        logger.info("loading: %s:%d", files.name, number)
+        try:
+            loaded = await self._try_to_load(files, message, number)
+        except NaiadError as error:
+            reason = f"{error.code.value}: {error.message}"
+            logger.error("failed to load '%s' version %d: %s", files.name, number, reason)  # noqa: TRY400 - likewise
+            if isinstance(error, ModelError) and error.traceback_text:
+                logger.error("%s", error.traceback_text)  # noqa: TRY400 - likewise
+            if before is None:
+                record.become(ModelState.UNAVAILABLE, reason)
+            raise
+        except BaseException as error:
+            if before is None:
+                record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
+            raise
+        logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
+        self._registry.by_number[loaded.number] = loaded
+        self._sources[loaded.number] = source
+        if before is None:
+            record.become(ModelState.READY, loaded=loaded)
+        else:
+            record.loaded = loaded
+            self._in_background(self._end(before))
+        self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
+
+    async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
+        if message.HasField("ensemble_scheduling"):
+            return make_ensemble(message, number, self._registry, self._services)
+        for attempt in range(self._settings.load_retries):
+            try:
+                return await self._loader.load(files, message, number, self._services)
+            except NaiadError as error:
+                logger.warning("loading '%s' failed (attempt %d): %s", files.name, attempt + 1, error.message)
+        return await self._loader.load(files, message, number, self._services)

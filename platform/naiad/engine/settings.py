@@ -1,0 +1,35 @@
+"""What the engine takes from the server's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What the engine takes from the server's options.
+
+    Attributes:
+        server_id: The server's name.
+        repositories: Model repositories in order.
+        is_explicit: Whether models are loaded and unloaded on request only.
+        startup_models: With that, the models to load at the start; `("*",)` is all.
+        strict_config: Whether a configuration must be complete (--disable-auto-complete-config).
+        strict_readiness: Whether the server is ready only if all its models are.
+        config_name: Preferred configuration under `configs/`.
+        load_threads: How many models load at once.
+        load_retries: How often loading a version is tried again.
+        exit_timeout: Seconds that requests in flight and guests have when the server stops.
+    """
+
+    server_id: str = "triton"
+    repositories: tuple[Path, ...] = ()
+    is_explicit: bool = False
+    startup_models: tuple[str, ...] = ()
+    strict_config: bool = False
+    strict_readiness: bool = True
+    config_name: str = ""
+    load_threads: int = 4
+    load_retries: int = 0
+    exit_timeout: float = 30.0
