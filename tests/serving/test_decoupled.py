@@ -271,3 +271,20 @@ def test_a_response_that_cannot_be_sent_fails_with_the_reason(server):
     """
     text = "output 'OUT' has 40 dimensions; tensors of at most 32 can be sent"
     assert run(server, "runs_code", code) == "500: " + failed("runs_code", text)
+
+
+@ours
+def test_statistics_count_requests_by_how_they_ended(server):
+    """As the reference does, but for the error that a model has sent itself, which that counts as a success."""
+
+    def counts() -> list[int]:
+        [stats] = server.get("/v2/models/runs_code_decoupled/stats").json()["model_stats"]
+        inference = stats["inference_stats"]
+        return [stats["execution_count"], inference["success"]["count"], inference["fail"]["count"]]
+
+    before = counts()
+    for end in ("sender.send(flags=FINAL)", "sender.send(answer(2), FINAL)", "raise ValueError('x')  # error ends it"):
+        stream(server, "runs_code_decoupled", SENDER + "sender.send(answer(1))\n" + end)
+    sent = "sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError('no')), FINAL)  # error ends it"
+    stream(server, "runs_code_decoupled", SENDER + sent)
+    assert [after - count for after, count in zip(counts(), before, strict=True)] == [4, 2, 2]
