@@ -25,6 +25,7 @@ from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.collect import pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
@@ -51,16 +52,16 @@ _WITHOUT_EFFECT = frozenset(
 _WHY = "segments are anonymous and grow by being used, messages travel on a socket, and models call no others yet"
 
 
-def serve(options: ServerOptions) -> int:
-    """Run a server until it is told to stop; return the exit code."""
+def serve(options: ServerOptions, log: Log) -> int:
+    """Run a server, whose *log* clients may set otherwise, until it is told to stop; return the exit code."""
     try:
-        return uvloop.run(_serve(options))
+        return uvloop.run(_serve(options, log))
     except NaiadError as error:
         logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - the user's
         return _FAILED
 
 
-async def _serve(options: ServerOptions) -> int:
+async def _serve(options: ServerOptions, log: Log) -> int:
     stopping = _stop_on_signals()
     loader = build_loader(options)
     engine = build_engine(options, loader)
@@ -79,7 +80,8 @@ async def _serve(options: ServerOptions) -> int:
         if failures and options.exit_on_error:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
-        await _start_frontends(engine, options, stack)
+        extensions = Extensions(regions=ClientRegions(is_allowed=options.allow_client_shm), log=log)
+        await _start_frontends(engine, options, extensions, stack)
         _settle_memory()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
@@ -140,9 +142,10 @@ def grpc_settings(options: ServerOptions) -> GrpcSettings:
     )
 
 
-async def _start_frontends(engine: Engine, options: ServerOptions, stack: AsyncExitStack) -> None:
+async def _start_frontends(
+    engine: Engine, options: ServerOptions, extensions: Extensions, stack: AsyncExitStack
+) -> None:
     grace = options.exit_timeout_secs
-    extensions = Extensions(regions=ClientRegions(is_allowed=options.allow_client_shm))
     if options.allow_grpc:
         grpc = GrpcFrontend(
             engine,

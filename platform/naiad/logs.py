@@ -78,11 +78,11 @@ class GuestName:
 class ActiveLog:
     """A log that is set up, until it is closed; then logging is as it was before."""
 
-    def __init__(self, handler: logging.Handler, level: int) -> None:
+    def __init__(self, handler: logging.Handler, settings: LogSettings) -> None:
         self._handler = handler
         self._logger = logging.getLogger(ROOT)
         self._before = (self._logger.level, self._logger.propagate)
-        self._logger.setLevel(level)
+        self.change(settings)
         # Our lines are printed here alone; what libraries warn of comes through the root logger.
         self._logger.propagate = False
         self._logger.addHandler(handler)
@@ -95,6 +95,18 @@ class ActiveLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def settings(self) -> LogSettings:
+        """How it is set."""
+        return self._settings
+
+    def change(self, settings: LogSettings) -> None:
+        """Set it otherwise from the next line on; only where it goes stays."""
+        self._settings = settings
+        self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
+        self._handler.filters = [_LevelFilter(settings)]
+        self._logger.setLevel(_threshold(settings))
 
     def close(self) -> None:
         """Write what is left and let go of the file."""
@@ -163,10 +175,7 @@ def configure(settings: LogSettings) -> ActiveLog:
     Raises:
         OSError: If the file cannot be opened.
     """
-    handler = _handler(settings.file)
-    handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
-    handler.addFilter(_LevelFilter(settings))
-    return ActiveLog(handler, _threshold(settings))
+    return ActiveLog(_handler(settings.file), settings)
 
 
 def escapes_messages(environ: Mapping[str, str]) -> bool:

@@ -226,10 +226,7 @@ def test_shared_memory_status_is_empty_and_registering_is_refused(client):
     assert refused(client.register_cuda_shared_memory, "r", b"aGFuZGxl", 0, 8) == ("UNIMPLEMENTED", sentence)
 
 
-def test_trace_and_log_settings_are_refused_with_a_sentence(client):
+def test_trace_settings_are_refused_with_a_sentence(client):
     status, text = refused(client.get_trace_settings)
     assert status == "UNIMPLEMENTED"
     assert "no trace settings" in text
-    status, text = refused(client.get_log_settings)
-    assert status == "UNIMPLEMENTED"
-    assert "--log-* options" in text

@@ -38,7 +38,7 @@ def serve(arguments: Sequence[str], program: str) -> int:
         # Here, as `--help` and errors of the command line are to be quick.
         from naiad.app import serve as run
 
-        return run(options)
+        return run(options, log)
 
 
 def report(error: OptionError, program: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from naiad.frontends.log_settings import Log, NoLog
 from naiad.frontends.regions import ClientRegions
 
 
@@ -13,6 +14,8 @@ class Extensions:
 
     Attributes:
         regions: Shared memory of clients.
+        log: The server's log.
     """
 
     regions: ClientRegions = field(default_factory=ClientRegions)
+    log: Log = field(default_factory=NoLog)

@@ -10,6 +10,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import codec, messages
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.grpc.log_settings import log_settings_changed
 from naiad.protocol.inference import InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
@@ -187,11 +188,9 @@ class InferenceService:
         """Refused."""
         raise UnsupportedRequestError("this server does not trace requests, so it has no trace settings")
 
-    async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:  # noqa: ARG002
-        """Refused."""
-        raise UnsupportedRequestError(
-            "this server does not change its log settings while it runs; start it with the --log-* options"
-        )
+    async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+        """Change settings of the log, and tell them all."""
+        return log_settings_changed(request, self._extensions.log)
 
 
 def _refuse_repository(name: str) -> None:

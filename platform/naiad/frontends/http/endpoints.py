@@ -20,6 +20,7 @@ from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error
 from naiad.frontends.http.outputs import OutputPlan
 from naiad.frontends.http.patterns import InferPatterns
 from naiad.frontends.http.routes import Endpoint, Route, find_route
+from naiad.frontends.http.settings import answer_logging
 from naiad.frontends.http.shared_memory import answer_shared_memory
 from naiad.protocol.inference import Buffer, InferResponse
 
@@ -54,6 +55,7 @@ class Endpoints:
             Endpoint.NAMED_REPOSITORY: self._named_repository,
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
+            Endpoint.LOGGING: self._logging,
         }
 
         self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
@@ -170,6 +172,9 @@ class Endpoints:
 
     def _shared_memory(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         return answer_shared_memory(exchange, route, self._extensions.regions)
+
+    def _logging(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+        return answer_logging(exchange.request, self._extensions.log)
 
     def _not_yet(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError(
