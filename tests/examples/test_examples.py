@@ -6,22 +6,10 @@ import ast
 
 import pytest
 from examples.running import EXAMPLES, OURS, example_names, read_example
-from support.server import ServerError, ServerProcess
-
-# Strict: whoever gives the server what is missing is told to take the line away.
-NOT_YET = {
-    "stateful_sequence": "sequence_batching is refused at load",
-}
-RUNNABLE = [
-    pytest.param(
-        name,
-        marks=[pytest.mark.xfail(raises=ServerError, strict=True, reason=NOT_YET[name])] if name in NOT_YET else (),
-    )
-    for name in example_names()
-]
+from support.server import ServerProcess
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", example_names())
 def test_an_example_prints_what_its_readme_shows(name, tmp_path):
     example = read_example(name)
 

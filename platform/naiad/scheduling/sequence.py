@@ -228,8 +228,8 @@ class SequenceScheduler(Generic[Instance, Item]):
     def _executed(self, sequence: Sequence[Instance, Item], now_ns: int) -> None:
         request, sequence.in_flight = sequence.in_flight, None
         assert request is not None
-        if self._rules.is_iterative and not request.flags & SEQUENCE_END:
-            if request.item in self._rescheduled:
+        if self._rules.is_iterative:
+            if request.item in self._rescheduled:  # its END, if it has one, is the model's to tell
                 self._rescheduled.discard(request.item)
                 self._append(sequence, SequenceRequest(request.item, 0, now_ns))
             else:
