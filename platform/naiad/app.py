@@ -30,6 +30,7 @@ from naiad.frontends.metrics.collect import pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.regions import ClientRegions
+from naiad.frontends.tracing import Tracer
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
 from naiad.resolution.decision import ResolutionSettings
@@ -80,7 +81,10 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         if failures and options.exit_on_error:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
-        extensions = Extensions(regions=ClientRegions(is_allowed=options.allow_client_shm), log=log)
+        tracer = Tracer(options.trace)
+        stack.callback(tracer.close)
+        regions = ClientRegions(is_allowed=options.allow_client_shm)
+        extensions = Extensions(regions=regions, log=log, tracer=tracer)
         await _start_frontends(engine, options, extensions, stack)
         _settle_memory()
         await stopping.wait()

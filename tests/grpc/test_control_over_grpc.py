@@ -224,9 +224,3 @@ def test_shared_memory_status_is_empty_and_registering_is_refused(client):
     sentence = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
     assert refused(client.register_system_shared_memory, "r", "/key", 8) == ("UNIMPLEMENTED", sentence)
     assert refused(client.register_cuda_shared_memory, "r", b"aGFuZGxl", 0, 8) == ("UNIMPLEMENTED", sentence)
-
-
-def test_trace_settings_are_refused_with_a_sentence(client):
-    status, text = refused(client.get_trace_settings)
-    assert status == "UNIMPLEMENTED"
-    assert "no trace settings" in text

@@ -28,9 +28,8 @@ def _is_default_metrics(text: str) -> bool:
     return text.lower() in {"counter_latencies=true", "summary_latencies=false"}
 
 
-def _traces_nothing(text: str) -> bool:
-    """Settings say how to trace; only a level switches tracing on."""
-    return not text.lower().startswith("level=") or text.lower() == "level=off"
+def _traces_to_file(text: str) -> bool:
+    return text != "mode=opentelemetry"
 
 
 def _is_empty_cache(text: str) -> bool:
@@ -49,7 +48,6 @@ _NATIVE = Accepted("naiad runs Python backends only, and this names a directory 
 _ON_DEMAND = Accepted("metrics are measured when they are asked for")
 _NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
 _NO_TLS = Accepted("it matters only with --grpc-use-ssl=true, which this version refuses")
-_NO_TRACE = Accepted("it says how to trace, and tracing is not implemented in this version of naiad")
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
 _NO_LIMITER = Accepted("it matters only with --rate-limit=execution_count, which this version refuses")
@@ -62,7 +60,7 @@ _POLL = _missing(
 _TLS = _missing("TLS is", "let a proxy in front end it")
 _RESTRICT = _missing("restriction of APIs is", "restrict them in a proxy in front")
 _FORWARD = _missing("forwarding of headers to models is", "send request parameters", lambda text: not text)
-_TRACE = _missing("tracing is", harmless=_traces_nothing)
+_OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
 _CACHE = _missing("the response cache is", harmless=_is_empty_cache)
 _LIMITER = _missing("the rate limiter is")
 _NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
@@ -163,6 +161,16 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
         Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),
     ),
+    "Traces": (
+        Flag(
+            "trace-config",
+            _NAMED,
+            "",
+            "What is traced, and where to (level, triton,file).",
+            repeatable=True,
+            status=_OTEL,
+        ),
+    ),
     "Backends and environments": (
         Flag("backend-directory", _TEXT, "", "Directory of backends; repeat it to search several.", repeatable=True),
         Flag("backend-config", _NAMED, "", "A backend's setting; all backends' without name.", repeatable=True),
@@ -171,7 +179,6 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),
     "Not in this version (refused where it would matter, else without effect)": (
-        Flag("trace-config", _NAMED, "", "Tracing of requests.", repeatable=True, status=_TRACE),
         Flag("cache-config", _NAMED, "", "Cache of responses.", repeatable=True, status=_CACHE),
         Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),
         Flag("rate-limit", _TEXT, "off", "Limiter of rates.", choices=("off", "execution_count"), status=_LIMITER),
@@ -217,19 +224,18 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
             status=_missing("the response cache is"),
             deprecated="--cache-config",
         ),
-        Flag("trace-file", _TEXT, "", "File of traces.", status=_NO_TRACE, deprecated="--trace-config"),
+        Flag("trace-file", _TEXT, "", "File of traces.", deprecated="--trace-config"),
         Flag(
             "trace-level",
             _TEXT,
             "",
             "What is traced.",
             repeatable=True,
-            status=_missing("tracing is"),
             deprecated="--trace-config",
         ),
-        Flag("trace-rate", _INT, "", "One request of how many.", status=_NO_TRACE, deprecated="--trace-config"),
-        Flag("trace-count", _INT, "", "How many traces.", status=_NO_TRACE, deprecated="--trace-config"),
-        Flag("trace-log-frequency", _INT, "", "Traces in a file.", status=_NO_TRACE, deprecated="--trace-config"),
+        Flag("trace-rate", _INT, "", "One request of how many.", deprecated="--trace-config"),
+        Flag("trace-count", _INT, "", "How many traces.", deprecated="--trace-config"),
+        Flag("trace-log-frequency", _INT, "", "Traces in a file.", deprecated="--trace-config"),
     ),
 }
 

@@ -20,6 +20,7 @@ from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
 from naiad.config.option_checks import check_exclusions, check_options
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
+from naiad.config.trace_options import parse_trace_options, trace_warnings
 from naiad.errors import OptionError
 
 __all__ = [
@@ -100,6 +101,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         grpc_max_connection_age=given.number("grpc-max-connection-age"),
         grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
         allow_client_shm=given.switch("allow-client-shm"),
+        trace=parse_trace_options(given),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),
@@ -118,7 +120,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
         notices=given.notices(),
-        warnings=(*given.warnings(), *_platform_warnings(environ)),
+        warnings=(*given.warnings(), *trace_warnings(given), *_platform_warnings(environ)),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
+from naiad.config.trace_options import TraceOptions
 
 __all__ = ["LogFormat", "ModelControlMode", "ServerOptions"]
 
@@ -39,6 +40,7 @@ class ServerOptions:
         grpc_max_connection_age: In milliseconds; 0 is for ever.
         grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
+        trace: `--trace-config` and the flags it replaces.
         given: Flags as given, in order, for the log.
         notices: Sentences about flags that were accepted without effect, to be logged.
         warnings: Sentences about deprecated flags, to be logged.
@@ -75,6 +77,7 @@ class ServerOptions:
     grpc_max_connection_age: int = 0
     grpc_max_connection_age_grace: int = 0
     allow_client_shm: bool = False
+    trace: TraceOptions = field(default_factory=TraceOptions)
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104
     metrics_port: int = 8002

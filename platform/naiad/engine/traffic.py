@@ -184,6 +184,8 @@ class Traffic:
                 self._statistics.failed(now - pending.queued, Reason.BACKEND)
             else:
                 self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            if pending.request.trace is not None:
+                pending.request.trace.computed(pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
     def _again(self, worker: Worker, pending: Pending, started: int, ended: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from naiad.frontends.log_settings import Log, NoLog
 from naiad.frontends.regions import ClientRegions
+from naiad.frontends.tracing import Tracer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,7 +16,9 @@ class Extensions:
     Attributes:
         regions: Shared memory of clients.
         log: The server's log.
+        tracer: Who decides which requests are traced.
     """
 
     regions: ClientRegions = field(default_factory=ClientRegions)
     log: Log = field(default_factory=NoLog)
+    tracer: Tracer = field(default_factory=Tracer)

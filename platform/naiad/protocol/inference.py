@@ -71,6 +71,13 @@ class RequestPattern:
         self.layout: tuple[bytes, list[int], int] = (b"", [], 0)
 
 
+class Trace(Protocol):
+    """Takes notes about one request."""
+
+    def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+        """Note when it was queued, taken to a guest, begun and finished there, and answered: monotonic nanoseconds."""
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One inference request.
@@ -87,6 +94,7 @@ class InferRequest:
         priority: Priority level, 0 for the model's default.
         timeout_us: Timeout in microseconds, 0 for none.
         pattern: What it has in common with requests before it, if the frontend recognised that.
+        trace: Whom to tell when what happened to it; None for most.
     """
 
     model_name: str
@@ -100,6 +108,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     pattern: RequestPattern | None = None
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)

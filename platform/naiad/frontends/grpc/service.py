@@ -11,6 +11,7 @@ from naiad.frontends.grpc import codec, messages
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.log_settings import log_settings_changed
+from naiad.frontends.grpc.trace_settings import trace_settings_changed
 from naiad.protocol.inference import InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
@@ -59,6 +60,7 @@ class InferenceService:
     def __init__(self, engine: EngineDoor, gate: Gate, extensions: Extensions) -> None:
         self._engine = engine
         self._extensions = extensions
+        self._tracer = extensions.tracer
         self._gate = gate
 
     async def infer(self, data: bytes) -> bytes:
@@ -75,7 +77,8 @@ class InferenceService:
         sink = SingleResponse()
         self._gate.enter()
         try:
-            ticket = self._engine.submit(request, sink)
+            traced = self._tracer.traced(request, sink, "GRPC") if self._tracer.is_on else sink
+            ticket = self._engine.submit(request, traced)
             try:
                 response = await sink.wait()
             except asyncio.CancelledError:
@@ -184,9 +187,9 @@ class InferenceService:
         """Unregistering an unknown region is a success, as in the reference."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
-    async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:  # noqa: ARG002
-        """Refused."""
-        raise UnsupportedRequestError("this server does not trace requests, so it has no trace settings")
+    async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        """Change settings of traces, and tell them all."""
+        return trace_settings_changed(request, self._engine, self._extensions.tracer)
 
     async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         """Change settings of the log, and tell them all."""

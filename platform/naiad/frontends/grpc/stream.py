@@ -53,7 +53,9 @@ class InferStream:
         self._gate = gate
         self._wake = wake
         self._errors_end_stream = errors_end_stream
-        self._regions = (extensions or Extensions()).regions
+        extensions = extensions or Extensions()
+        self._regions = extensions.regions
+        self._tracer = extensions.tracer
         self._requests_ended = False
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
@@ -122,7 +124,8 @@ class InferStream:
         self._in_flight.add(request)
         self._gate.enter()
         try:
-            request.ticket = self._engine.submit(infer_request, request)
+            traced = self._tracer.traced(infer_request, request, "GRPC") if self._tracer.is_on else request
+            request.ticket = self._engine.submit(infer_request, traced)
         except Exception:
             self.end(request)
             raise

@@ -20,9 +20,9 @@ from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error
 from naiad.frontends.http.outputs import OutputPlan
 from naiad.frontends.http.patterns import InferPatterns
 from naiad.frontends.http.routes import Endpoint, Route, find_route
-from naiad.frontends.http.settings import answer_logging
+from naiad.frontends.http.settings import answer_logging, answer_trace
 from naiad.frontends.http.shared_memory import answer_shared_memory
-from naiad.protocol.inference import Buffer, InferResponse
+from naiad.protocol.inference import Buffer, InferResponse, Sink
 
 logger = logging.getLogger("naiad.http")
 
@@ -39,11 +39,12 @@ class Endpoints:
     def __init__(self, engine: EngineDoor, extensions: Extensions, *, max_json: int, max_body: int) -> None:
         self._engine = engine
         self._extensions = extensions
+        self._tracer = extensions.tracer
         self._max_json = max_json
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
         self._patterns: dict[tuple[str, int], InferPatterns] = {}
-        self._generate = Generate(engine, max_json=max_json)
+        self._generate = Generate(engine, extensions.tracer, max_json=max_json)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
@@ -56,6 +57,8 @@ class Endpoints:
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
             Endpoint.LOGGING: self._logging,
+            Endpoint.TRACE: self._trace,
+            Endpoint.MODEL_TRACE: self._trace,
         }
 
         self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
@@ -84,8 +87,7 @@ class Endpoints:
             elif route.endpoint in self._later_answers:
                 self._later(exchange, self._later_answers[route.endpoint](exchange, route))
             else:
-                answer = self._answers.get(route.endpoint, self._not_yet)
-                exchange.respond(answer(exchange, route))
+                exchange.respond(self._answers[route.endpoint](exchange, route))
         except compression.UnknownCodingError as problem:
             exchange.respond(error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n"))
         except NaiadError as problem:
@@ -123,7 +125,10 @@ class Endpoints:
                 )
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
-        exchange.on_disconnect(self._engine.submit(inference, InferSink(exchange, plan, response_coding)))
+        sink: Sink = InferSink(exchange, plan, response_coding)
+        if self._tracer.is_on:
+            sink = self._tracer.traced(inference, sink, "HTTP")
+        exchange.on_disconnect(self._engine.submit(inference, sink))
 
     def _patterns_of(self, route: Route) -> InferPatterns:
         patterns = self._patterns.get((route.name, route.version))
@@ -176,10 +181,8 @@ class Endpoints:
     def _logging(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
         return answer_logging(exchange.request, self._extensions.log)
 
-    def _not_yet(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
-        raise UnsupportedRequestError(
-            f"{exchange.request.path.decode('latin-1')} is not supported by this version of the server"
-        )
+    def _trace(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        return answer_trace(exchange.request, route.name, self._engine, self._extensions.tracer)
 
     async def _load(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         await self._engine.load(route.name, _load_parameters(exchange.request.body))

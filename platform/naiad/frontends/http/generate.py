@@ -9,7 +9,8 @@ from naiad.frontends.http.generate_response import OK, generate_response
 from naiad.frontends.http.messages import Exchange, error_document, response
 from naiad.frontends.http.routes import Endpoint, Route
 from naiad.frontends.http.sse import EventStream, TakenCount
-from naiad.protocol.inference import InferResponse
+from naiad.frontends.tracing import Tracer
+from naiad.protocol.inference import InferResponse, Sink
 
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
@@ -20,8 +21,9 @@ _NOT_ONE = (
 class Generate:
     """Answers `generate` and `generate_stream`, for decoupled models and others."""
 
-    def __init__(self, engine: EngineDoor, *, max_json: int) -> None:
+    def __init__(self, engine: EngineDoor, tracer: Tracer, *, max_json: int) -> None:
         self._engine = engine
+        self._tracer = tracer
         self._max_json = max_json
 
     def answer(self, exchange: Exchange, route: Route) -> None:
@@ -37,7 +39,9 @@ class Generate:
         inference = parse_generate(request.body, metadata, route.version, self._max_json)
         taken = TakenCount(self._engine.taken)
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
-        sink = EventStream(exchange, taken) if is_stream else GenerateSink(exchange, taken)
+        sink: Sink = EventStream(exchange, taken) if is_stream else GenerateSink(exchange, taken)
+        if self._tracer.is_on:
+            sink = self._tracer.traced(inference, sink, "HTTP")
         ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
         taken.submitted(ticket)

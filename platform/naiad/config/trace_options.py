@@ -1,0 +1,111 @@
+"""How requests are traced: `--trace-config` and the flags it replaces.
+
+Names and defaults: SRV docs/user_guide/trace.md, src/command_line_parser.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from naiad.config.flag import UsageError
+from naiad.config.given import GivenFlags
+
+__all__ = ["LEVELS", "TraceOptions", "levels_of", "parse_trace_options", "trace_warnings"]
+
+LEVELS = ("TIMESTAMPS", "TENSORS")
+"""What of a request may be traced, in the order in which it is told."""
+
+_OLD_FLAGS = {
+    "level": "trace-level",
+    "rate": "trace-rate",
+    "count": "trace-count",
+    "triton,file": "trace-file",
+    "triton,log-frequency": "trace-log-frequency",
+}
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """What is traced, of how many requests, and where to.
+
+    Attributes:
+        levels: What of a request is traced; nothing is, where this is empty.
+        rate: One request of how many is traced.
+        count: How many requests are traced in all, -1 for any number.
+        log_frequency: How many traces go into a file of their own, 0 for all into one.
+        file: Where to.
+    """
+
+    levels: tuple[str, ...] = ()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+    file: str = ""
+
+
+def levels_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The levels among some names, each once and in their order; other names, such as OFF, stand for none."""
+    given = frozenset(names)
+    return tuple(level for level in LEVELS if level in given)
+
+
+def parse_trace_options(given: GivenFlags) -> TraceOptions:
+    """Read all flags about traces.
+
+    Raises:
+        UsageError: If a setting is unknown, or has no such value.
+    """
+    settings: dict[str, list[str]] = {key: given.texts(flag) for key, flag in _OLD_FLAGS.items() if given.has(flag)}
+    found: dict[str, list[str]] = {}
+    for text in given.texts("trace-config"):
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise given.bad("trace-config", f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}")
+        if key not in {*_OLD_FLAGS, "mode"} and not key.startswith("opentelemetry,"):
+            known = ", ".join(("mode", *_OLD_FLAGS))
+            raise given.bad("trace-config", f"'{key}' is no setting of traces; there are {known}")
+        found.setdefault(key, []).append(value)
+    settings.update(found)
+    if settings.get("mode", ["triton"])[-1] not in {"triton", "opentelemetry"}:
+        raise given.bad("trace-config", f"invalid value for trace mode option: {settings['mode'][-1]}")
+    return TraceOptions(
+        levels=_levels(given, settings.get("level", ())),
+        rate=_number(given, settings, "rate", 1000, low=0),
+        count=_number(given, settings, "count", -1, low=-1),
+        log_frequency=_number(given, settings, "triton,log-frequency", 0, low=0),
+        file=settings.get("triton,file", [""])[-1],
+    )
+
+
+def trace_warnings(given: GivenFlags) -> tuple[str, ...]:
+    """A sentence for each old flag that `--trace-config` overrides."""
+    named = {text.partition("=")[0] for text in given.texts("trace-config")}
+    return tuple(
+        f"Overriding deprecated '--{flag}' in favor of provided {key.rpartition(',')[2]} value in --trace-config!"
+        for key, flag in _OLD_FLAGS.items()
+        if key in named and given.has(flag)
+    )
+
+
+def _levels(given: GivenFlags, names: Iterable[str]) -> tuple[str, ...]:
+    wanted = [name.upper() for name in names]
+    for name in wanted:
+        if name not in {"OFF", *LEVELS}:
+            raise given.bad("trace-config", f"invalid value for trace level option: {name}")
+    return () if "OFF" in wanted else levels_of(wanted)
+
+
+def _number(given: GivenFlags, settings: dict[str, list[str]], key: str, default: int, *, low: int) -> int:
+    if key not in settings:
+        return default
+    text = settings[key][-1]
+    if not _INTEGER.fullmatch(text) or not low <= int(text) < 1 << 31:
+        raise _bad_number(given, key, text, low)
+    return int(text)
+
+
+def _bad_number(given: GivenFlags, key: str, text: str, low: int) -> UsageError:
+    return given.bad("trace-config", f"{key} must be an integer of at least {low}. Got {text}")
