@@ -179,6 +179,12 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
     return tuple((f"{group.name}_{index}", group.kind) for group in groups for index in range(group.count))
 
 
+def instance_groups(config: ModelConfig) -> dict[str, pb.ModelInstanceGroup]:
+    """The group of each instance that has one, by the instance's name."""
+    groups = config.message.instance_group
+    return {f"{group.name}_{index}": group for group in groups for index in range(group.count)}
+
+
 def _datatype(number: int) -> Datatype:
     # proto3 lets any number through; one that no datatype has is refused when the tensors are checked.
     return Datatype(number) if number in pb.DataType.values() else Datatype.INVALID

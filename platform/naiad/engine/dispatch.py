@@ -57,6 +57,13 @@ class Dispatcher:
         self.carry_out(self.scheduler.wake(time.monotonic_ns()))  # it may have held others up
         return True
 
+    def lost(self, worker: Worker) -> tuple[Pending, ...]:  # noqa: ARG002 - it was sent all at once
+        """A guest is gone; return what it was not even sent."""
+        return ()
+
+    def done(self, worker: Worker) -> None:
+        """A guest has finished a batch."""
+
     def close(self) -> None:
         """Carry out nothing more."""
 
@@ -137,12 +144,15 @@ class WaitingDispatcher(Dispatcher):
                 for pending in action.items:
                     if isinstance(pending.sink, OrderedSink):
                         pending.sink.begin()
-        super().carry_out(actions)
+        self._perform(actions)
         if self._hold and self.scheduler.waiting_count >= self._hold:
             self._hold = 0
             for worker in self._held:
                 self.carry_out(self.scheduler.add(worker, time.monotonic_ns()))
         self._arm()
+
+    def _perform(self, actions: Sequence[Action[Worker, Pending]]) -> None:
+        super().carry_out(actions)
 
     def _arm(self) -> None:
         due_ns = self.scheduler.next_wakeup()

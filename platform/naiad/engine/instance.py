@@ -18,6 +18,9 @@ logger = logging.getLogger("naiad.engine")
 class InstanceOwner(Owner, Protocol):
     """Who an instance reports to: a worker's owner that also hears of restarts."""
 
+    async def warm_up(self, worker: Worker) -> None:
+        """Have a new guest do what it shall have done before it serves; raises NaiadError if that fails."""
+
     def restarted(self, instance: Instance) -> None:
         """A new guest took the dead one's place."""
 
@@ -86,6 +89,11 @@ class Instance:
     async def _start_worker(self) -> Worker:
         worker = Worker(self._spec, self._owner, self._interface, self._services)
         await worker.start()
+        try:
+            await self._owner.warm_up(worker)
+        except BaseException:
+            await worker.kill()
+            raise
         logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self._spec.python)
         return worker
 

@@ -24,7 +24,9 @@ from naiad.config.model import InstanceKind, ModelConfig, freeze, instance_names
 from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
+from naiad.engine.limited import SharedLimiter
 from naiad.engine.version import ModelVersion, input_names
+from naiad.engine.warmup import read_samples
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
@@ -73,6 +75,7 @@ class LoadSettings:
         start_timeout: Seconds a guest may take to start without a sign of progress.
         debugged: A model whose guests run under a debugger at this process's terminal and without limits of time, and
             that debugger (see `naiad_stub.debugging`); None for none.
+        limiter: The rate limiter; None for none.
     """
 
     resolution: ResolutionSettings
@@ -80,6 +83,7 @@ class LoadSettings:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     start_timeout: float = 30.0
     debugged: tuple[str, str] | None = None
+    limiter: SharedLimiter | None = None
 
 
 class Loader:
@@ -125,10 +129,12 @@ class Loader:
         validate(message, with_io=True)
         config = freeze(message)
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
+        samples = await asyncio.to_thread(read_samples, config, files.directory)
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
-        loaded = ModelVersion(config, version, specs, self._settings.restart, services)
+        settings = self._settings
+        loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter)
         loaded.metadata = with_labels(loaded.metadata, labels)
         await loaded.start()
         return loaded

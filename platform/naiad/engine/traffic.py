@@ -12,14 +12,16 @@ import logging
 import time
 from collections.abc import Sequence
 
-from naiad.config.model import ModelConfig
+from naiad.config.model import ModelConfig, instance_groups
 from naiad.engine.check import RequestCheck, prefix
 from naiad.engine.dispatch import Dispatcher, WaitingDispatcher, WorkerScheduler
+from naiad.engine.limited import LimitedDispatcher, SharedLimiter
 from naiad.engine.ordered import Order, OrderedSink
 from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
 from naiad.engine.served import version_numbers
 from naiad.engine.statistics import Reason, Statistics
+from naiad.engine.warmup import Sample, WarmUp
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.choose import is_ordered, scheduler_for
@@ -52,7 +54,13 @@ class Traffic:
         reason: Why it can serve no more; empty while it can.
     """
 
-    def __init__(self, config: ModelConfig, version: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        samples: Sequence[Sample] = (),
+        limiter: SharedLimiter | None = None,
+    ) -> None:
         self.config = config
         self.version = version
         self.number = next(version_numbers)
@@ -66,8 +74,17 @@ class Traffic:
         self._trims_due = 0
         self._scheduler: WorkerScheduler = scheduler_for(config)
         self._waits = not isinstance(self._scheduler, FifoScheduler)
-        kind = WaitingDispatcher if self._waits else Dispatcher
-        self._dispatcher = kind(self._scheduler, self._keys, self._fail, self._refused)
+        groups = instance_groups(config)
+        self._is_limited = limiter is not None and any(group.HasField("rate_limiter") for group in groups.values())
+        self._dispatcher: Dispatcher
+        if limiter is not None and self._is_limited:
+            self._dispatcher = LimitedDispatcher(
+                self._scheduler, self._keys, self._fail, self._refused, limiter, groups
+            )
+        else:
+            kind = WaitingDispatcher if self._waits else Dispatcher
+            self._dispatcher = kind(self._scheduler, self._keys, self._fail, self._refused)
+        self._warm_up = WarmUp(samples, self._keys)
         self._carry_out = self._dispatcher.carry_out
         self._shapes = ShapeKeys(config)
         self._order: Order | None = ResponseOrder() if is_ordered(config) else None
@@ -166,7 +183,8 @@ class Traffic:
         """Pass a response on to the request's sink."""
         pending = self._pending.get(answer.key)
         if pending is None:
-            return  # its guest was given up meanwhile, or it is a row without a request
+            self._warm_up.answered(answer)  # or its guest was given up meanwhile, or it is a row without a request
+            return
         if answer.again:
             self._again(worker, pending, started, ended)
             return
@@ -211,14 +229,19 @@ class Traffic:
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""
+        if not batch.size:  # a sample
+            return
         now = time.monotonic_ns()
         self._statistics.executed(batch.size, batch.sent, started, ended, now)
         self._pace = max(ended - started, self._pace - (self._pace >> 3))
         self._scheduler.set_depth(worker, depth_for(self._pace))
+        if self._is_limited:
+            self._dispatcher.done(worker)
         self._carry_out(self._scheduler.finished(worker, now))
 
     def _lose(self, worker: Worker, error: GuestDiedError) -> None:
         """A guest died: fail what it worked on, put back what it had not begun."""
+        self._warm_up.lost(worker, error)
         self._scheduler.remove(worker)
         batches = list(worker.batches.values())
         worker.batches.clear()
@@ -229,6 +252,7 @@ class Traffic:
         lost = worker.open.difference(keys)
         worker.open.clear()
         self._fail([self._pending[key] for key in sorted(lost) if key in self._pending], error)
+        not_begun += self._dispatcher.lost(worker)
         for pending in not_begun:
             pending.worker = None
         self._carry_out(self._scheduler.put_back(not_begun, time.monotonic_ns()))

@@ -9,11 +9,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from naiad.config.model import ModelConfig
+from naiad.config.model import ModelConfig, instance_groups
 from naiad.config.render import to_json
 from naiad.engine.instance import Instance
+from naiad.engine.limited import SharedLimiter
 from naiad.engine.served import metadata_of
 from naiad.engine.traffic import Traffic
+from naiad.engine.warmup import Sample, extra_inputs
 from naiad.errors import GuestDiedError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
@@ -43,12 +45,16 @@ class ModelVersion(Traffic):
         specs: Iterable[LaunchSpec],
         policy: RestartPolicy,
         services: Services,
+        samples: Sequence[Sample] = (),
+        limiter: SharedLimiter | None = None,
     ) -> None:
-        super().__init__(config, version)
+        super().__init__(config, version, samples, limiter)
         self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
         interface = Interface(config.name, version, input_names(config), [tensor.name for tensor in config.outputs])
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
+        passive = {name for name, group in instance_groups(config).items() if group.passive}
+        self._active = [instance for instance in self.instances if instance.name not in passive]
         self._busy = False
         self._is_started = False
 
@@ -71,13 +77,14 @@ class ModelVersion(Traffic):
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
+            self._is_started = True
+            for instance in self._active:
+                if instance.worker is not None:  # else it died while others started, and is being restarted
+                    self._dispatcher.add(instance.worker)
         except BaseException:
+            self._dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
             raise
-        self._is_started = True
-        for instance in self.instances:
-            if instance.worker is not None:  # else it died while others started, and is being restarted
-                self._dispatcher.add(instance.worker)
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then finalize and end all guests."""
@@ -92,7 +99,7 @@ class ModelVersion(Traffic):
 
     def is_ready(self) -> bool:
         """Whether an instance can serve now."""
-        return any(instance.worker is not None for instance in self.instances)
+        return any(instance.worker is not None for instance in self._active)
 
     def are_all_ready(self) -> bool:
         """Whether every instance can serve now: what strict readiness asks (CORE src/backend_model.cc)."""
@@ -124,7 +131,7 @@ class ModelVersion(Traffic):
             return ()
         if pending.worker is not None:
             return ((pending.worker,),)
-        workers = [instance.worker for instance in self.instances if not instance.reason]
+        workers = [instance.worker for instance in self._active if not instance.reason]
         return ([] if None in workers else [worker for worker in workers if worker is not None],)
 
     # -- reports of workers and instances -----------------------------------------------------------------------
@@ -138,12 +145,17 @@ class ModelVersion(Traffic):
 
     def restarted(self, instance: Instance) -> None:
         """A new guest may take work."""
-        if instance.worker is not None and self._is_started:
+        if instance.worker is not None and self._is_started and instance in self._active:
             self._dispatcher.add(instance.worker)
+
+    async def warm_up(self, worker: Worker) -> None:
+        """Have a new guest execute the samples, if it is to serve."""
+        if worker.spec.name in [instance.name for instance in self._active]:
+            await self._warm_up.run(worker)
 
     def gave_up(self, instance: Instance) -> None:
         """When the last instance is given up, nothing that waits will ever be served."""
-        if all(other.reason for other in self.instances):
+        if all(other.reason for other in self._active):
             self.reason = instance.reason
             self._fail(list(self._scheduler.drain()), NotReadyError(self.reason))
 
@@ -160,6 +172,7 @@ class ModelVersion(Traffic):
 
 
 def input_names(config: ModelConfig) -> list[str]:
-    """Names of all tensors that requests may bring to the model, control tensors included."""
+    """Names of all tensors that requests may bring to the model, control tensors and those of samples included."""
     controls = config.message.sequence_batching.control_input
-    return [*(tensor.name for tensor in config.inputs), *(tensor.name for tensor in controls)]
+    inputs = [tensor.name for tensor in config.inputs]
+    return [*inputs, *(tensor.name for tensor in controls), *extra_inputs(config)]
