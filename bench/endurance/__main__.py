@@ -38,7 +38,7 @@ def main() -> int:
         print(report.line(found), flush=True)
         trials.append(found)
     if options.write:
-        report.write(PAGE, trials, size, _command(size, environment), environment)
+        report.write(options.page, trials, size, _command(size, environment), environment)
     return 1 if any(found.account.violation_count for found in trials) else 0
 
 
@@ -90,6 +90,7 @@ def _options() -> argparse.Namespace:
         help="what to start (default: the installed one)",
     )
     parser.add_argument("--write", action="store_true", help="write docs/reference/endurance.md")
+    parser.add_argument("--page", type=Path, default=PAGE, help="another page to write")
     return parser.parse_args()
 
 

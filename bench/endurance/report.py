@@ -27,18 +27,18 @@ _COLUMNS = (
 )
 _WRITTEN = "Written by `{command}` on {date}: {cores} cores, Python {python}{other}."
 _LOADS = """\
-Each load ran twice on a server of its own: {size.chains} clients of chains three models deep, each for {half:g} s;
-{size.streams} streams of {size.responses} responses; {size.stalled} clients that stop reading streams of twice as many,
-100 KiB each; {size.cancelling} clients of which most give up at a random moment,
-for {half:g} s. Counts are those of both runs together. Memory (a process's own), descriptors and threads are those \
-before anything was sent > after the
-first run and a pause > (with most memory during the second) > after that and a pause."""
+Each load ran three times on a server of its own:
+{size.chains} clients of chains three models deep, {size.part:g} s each time;
+{size.streams} streams of {size.responses} responses;
+{size.stalled} clients that stop reading streams of twice as many, 100 KiB each;
+{size.cancelling} clients of which most give up at a random moment, {size.part:g} s each time.
+Counts are those of all three together. Memory (a process's own), descriptors and threads are those before anything was sent
+> after the first time and a pause > after the second > (when memory was highest) > after the third and a pause."""
 _WRONG = """\
-Wrong is: a request without its answer, an answer of another request, a response twice or out of order, a model that \
-inferred more or less
-often than it was asked, an error in the log; after the second run more than after the first by {host} MiB of memory \
-in the server, {guest} in
-a guest, one descriptor or one thread; a page of a segment in use after the last answer."""
+Wrong is: a request without its answer, an answer of another request, a response twice or out of order,
+a model that inferred more or less often than it was asked, an error in the log,
+memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that grow each time,
+a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
 _PROSE = "<!-- prose: kept when this page is written anew -->"
 
 
@@ -65,7 +65,7 @@ def write(page: Path, trials: Sequence[Trial], size: Size, command: str, environ
             other=other,
         ),
         "",
-        _LOADS.format(size=size, half=size.seconds / 2),
+        _LOADS.format(size=size),
         "",
         f"| {' | '.join(_COLUMNS)} |",
         f"|{' --- |' * len(_COLUMNS)}",
@@ -80,7 +80,7 @@ def write(page: Path, trials: Sequence[Trial], size: Size, command: str, environ
 
 def _cells(trial: Trial) -> tuple[str, ...]:
     account = trial.account
-    readings = (trial.before, trial.between, trial.most, trial.after)
+    readings = (trial.before, *trial.pauses[:-1], trial.most, trial.pauses[-1])
     hosts: list[Held] = [reading.host for reading in readings]
     guests: list[Held] = [reading.guest for reading in readings]
     both = [host + guest for host, guest in zip(hosts, guests, strict=True)]
@@ -99,5 +99,5 @@ def _cells(trial: Trial) -> tuple[str, ...]:
 
 
 def _course(values: Sequence[str]) -> str:
-    before, between, most, after = values
-    return f"{before} > {between} > ({most}) > {after}"
+    *course, most, last = values
+    return f"{' > '.join(course)} > ({most}) > {last}"

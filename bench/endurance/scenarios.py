@@ -18,7 +18,7 @@ class Size:
     """How much of everything.
 
     Attributes:
-        seconds: Of the loads that last for a time; half of it before the first reading that counts, half after.
+        seconds: Of the loads that last for a time, all parts together.
         chains: Clients of chains.
         streams: Clients of streams.
         responses: Responses per stream.
@@ -33,6 +33,11 @@ class Size:
     stalled: int = 4
     cancelling: int = 40
 
+    @property
+    def part(self) -> float:
+        """Seconds of one of the three parts that loads are run in."""
+        return self.seconds / 3
+
 
 Load = Callable[[Address, Account, Size], Awaitable[None]]
 
@@ -44,7 +49,7 @@ class Scenario:
     Attributes:
         name: What it is called.
         models: What the server serves.
-        load: Half of the load; run twice.
+        load: A third of the load; run three times.
         counts: How often each model infers per request sent; empty where requests are given up.
     """
 
@@ -55,7 +60,7 @@ class Scenario:
 
 
 async def _chains(address: Address, account: Account, size: Size, *, decoupled: bool) -> None:
-    await chains.run(address, account, clients=size.chains, seconds=size.seconds / 2, decoupled=decoupled)
+    await chains.run(address, account, clients=size.chains, seconds=size.part, decoupled=decoupled)
 
 
 async def _streams(address: Address, account: Account, size: Size, *, model: str) -> None:
@@ -70,7 +75,7 @@ async def _stalled(address: Address, account: Account, size: Size, *, model: str
 
 
 async def _cancels(address: Address, account: Account, size: Size, *, stream: str) -> None:
-    await cancels.run(address, account, stream=stream, clients=size.cancelling, seconds=size.seconds / 2)
+    await cancels.run(address, account, stream=stream, clients=size.cancelling, seconds=size.part)
 
 
 def _repeat(code: str, instances: int = 1, environment: Path | None = None) -> Model:

@@ -16,7 +16,7 @@ ELEMENTS = 12_800
 """Of one response: 100 KiB as bytes, about as much as JSON."""
 
 _PER_HOP = 3 * 16 * MIB
-"""Bytes that a client which does not read may cost in each model on its way: what the window of 16 MiB lets pass, in the
+"""Bytes that a client which does not read may cost in each model on its way: what the window lets pass, in the
 segment, under way, and in what a caller's iterator keeps."""
 
 _STANDSTILL = 8

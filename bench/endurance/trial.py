@@ -1,4 +1,4 @@
-"""Runs one load twice on a server, looks at what that holds before, between, during and after, and judges."""
+"""Runs one load three times on a server, looks at what that holds before, between, during and after, and judges."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import http.client
+import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
 
@@ -14,9 +15,11 @@ from bench.endurance.clients import Address
 from bench.endurance.measure import MIB, Reading, read
 from bench.endurance.scenarios import Scenario, Size
 
-HOST_GROWTH = 8 * MIB
-GUEST_GROWTH = 4 * MIB
-"""Own memory that a process may have more of after the second half than after the first: fragments, not objects."""
+PARTS = 3
+HOST_GROWTH = 2 * MIB
+GUEST_GROWTH = 1 * MIB
+"""Own memory that a process may have more of after a part than before it, in all parts but the first. More after one of
+them alone is what an allocator does with a heap in pieces; a leak grows each time."""
 
 _QUIET_SECONDS = 20.0
 _BETWEEN = 0.5
@@ -30,35 +33,33 @@ class Trial:
 
     Attributes:
         name: The scenario's.
-        account: Both halves together.
+        account: All parts together.
         before: Before anything was sent.
-        between: After the first half and a quiet pause.
-        most: The reading during the second half with the most memory.
-        after: After the second half and a quiet pause.
+        pauses: After each part and a quiet pause.
+        most: The reading during the parts after the first with the most memory.
     """
 
     name: str
     account: Account
     before: Reading
-    between: Reading
+    pauses: Sequence[Reading]
     most: Reading
-    after: Reading
 
 
 async def run(scenario: Scenario, address: Address, size: Size) -> Trial:
-    """Load the server twice and judge."""
+    """Load the server in parts and judge."""
     account = Account()
     before = await quiet(address)
     await scenario.load(address, account, size)
-    between = await quiet(address)
+    pauses = [await quiet(address)]
     async with _watching(address) as seen:
-        await scenario.load(address, account, size)
-    after = await quiet(address)
+        for _ in range(PARTS - 1):
+            await scenario.load(address, account, size)
+            pauses.append(await quiet(address))
     account.settle()
-    trial = Trial(scenario.name, account, before, between, max(seen, key=_memory, default=after), after)
-    for problem in (*grown(between, after), *_miscounted(scenario, address, account)):
+    for problem in (*grown(pauses), *_miscounted(scenario, address, account)):
         account.wrong(problem)
-    return trial
+    return Trial(scenario.name, account, before, pauses, max(seen, key=_memory, default=pauses[-1]))
 
 
 async def quiet(address: Address) -> Reading:
@@ -75,23 +76,31 @@ async def quiet(address: Address) -> Reading:
     return last
 
 
-def grown(between: Reading, after: Reading) -> Sequence[str]:
-    """What there is more of after the second half."""
+def grown(pauses: Sequence[Reading]) -> Sequence[str]:
+    """What there is more of from pause to pause."""
+    first, last = pauses[0], pauses[-1]
+    if first.pids != last.pids:
+        return [f"processes came and went: {sorted(first.pids)}, then {sorted(last.pids)}"]
     found = []
-    if between.pids != after.pids:
-        found.append(f"processes came and went: {sorted(between.pids)}, then {sorted(after.pids)}")
-    if after.segments:
-        found.append(f"{after.segments / MIB:.2f} MiB of segments are in use after everything was answered")
-    pairs = [("the server", between.host, after.host, HOST_GROWTH)]
-    pairs += [("a guest", *pair, GUEST_GROWTH) for pair in zip(between.guests, after.guests, strict=False)]
-    for name, earlier, later, limit in pairs:
-        if later.private - earlier.private > limit:
-            found.append(f"memory of {name} went from {earlier.private / MIB:.1f} to {later.private / MIB:.1f} MiB")
-        if later.descriptors > earlier.descriptors:
-            found.append(f"descriptors of {name} went from {earlier.descriptors} to {later.descriptors}")
-        if later.threads > earlier.threads:
-            found.append(f"threads of {name} went from {earlier.threads} to {later.threads}")
+    if last.segments:
+        found.append(f"{last.segments / MIB:.2f} MiB of segments are in use after everything was answered")
+    processes = [("the server", [reading.host for reading in pauses], HOST_GROWTH)]
+    processes += [
+        ("a guest", list(course), GUEST_GROWTH) for course in zip(*(each.guests for each in pauses), strict=True)
+    ]
+    for name, course, limit in processes:
+        private = [held.private for held in course]
+        if _least_step(private) > limit:
+            found.append(f"memory of {name} grew each time: {', '.join(f'{size / MIB:.1f}' for size in private)} MiB")
+        if _least_step([held.threads for held in course]) > 0:
+            found.append(f"threads of {name} grew each time: {[held.threads for held in course]}")
+        if course[-1].descriptors > course[0].descriptors:
+            found.append(f"descriptors of {name}: {[held.descriptors for held in course]}")
     return found
+
+
+def _least_step(values: Sequence[int]) -> int:
+    return min(later - earlier for earlier, later in itertools.pairwise(values))
 
 
 def judge_log(log: str) -> Sequence[str]:
