@@ -62,14 +62,15 @@ class Run:
         "_actions",
         "_answers",
         "_batch_size",
+        "_begun",
         "_desk",
         "_is_left",
         "_is_working",
         "_machine",
         "_queued",
         "_sink",
-        "_spent",
         "_submissions",
+        "_took",
         "_when_done",
         "alone",
         "request",
@@ -93,13 +94,13 @@ class Run:
         self._sink = sink
         self._batch_size = batch_size
         self._when_done = when_done
-        self._queued = time.monotonic_ns()
+        self._queued = self._begun = time.monotonic_ns()
         self._machine: EnsembleRun[Flow] = EnsembleRun(desk.graph, request.requested_outputs, prefix(request))
         self._submissions: dict[int, Submission] = {}
         self._actions: list[Action[Flow]] = []
         self._is_working = False
         self._is_left = False
-        self._spent = 0
+        self._took = [0, 0, 0]
 
     @property
     def is_ended(self) -> bool:
@@ -113,6 +114,7 @@ class Run:
 
     def begin(self) -> None:
         """Start with the request's inputs."""
+        self._begun = time.monotonic_ns()
         batch_size = self._batch_size if self._answers.is_batched else 0
         self._do(
             self._machine.begin({tensor.name: flow_of_input(tensor, batch_size) for tensor in self.request.inputs})
@@ -153,7 +155,7 @@ class Run:
         submission = self._submissions.pop(number, None)
         if submission is None:
             return
-        self._spent += submission.spent
+        self._took = [sum(pair) for pair in zip(self._took, submission.took, strict=True)]
         self._desk.done(submission)
 
     # -- carrying out -------------------------------------------------------------------------------------------
@@ -204,7 +206,8 @@ class Run:
         self._sink.send(response, final)
 
     def _succeeded(self) -> None:
-        now, queued, totals = time.monotonic_ns(), self._queued, self._answers.totals
-        spent = queued + self._spent
-        totals.executed(self._batch_size, queued, queued, spent, spent)
-        totals.succeeded(self._batch_size, queued, queued, queued, spent, now)
+        now, begun = time.monotonic_ns(), self._begun
+        self._answers.totals.composed(self._batch_size, self._queued, begun, now, self._took)
+        if self.request.trace is not None:
+            started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
+            self.request.trace.computed(self._queued, begun, started, ended, ended + self._took[2])

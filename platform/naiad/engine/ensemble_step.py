@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -149,15 +148,14 @@ class StepDesk:
 
 
 class Submission:
-    """One step under way; the sink of its responses.
+    """One step under way; the sink and the trace of its request.
 
     Attributes:
         step: Which step of the ensemble it is.
-        spent: Nanoseconds from its submission to its last response.
+        took: Nanoseconds that its model took for input, inference and output.
     """
 
     __slots__ = (
-        "_begun",
         "_desk",
         "_inputs",
         "_key",
@@ -166,15 +164,15 @@ class Submission:
         "_sequence",
         "_size",
         "_version",
-        "spent",
         "step",
+        "took",
     )
 
     def __init__(
         self, run: StepOwner, desk: StepDesk, number: int, step: int, inputs: Sequence[tuple[str, Flow]]
     ) -> None:
         self.step = step
-        self.spent = 0
+        self.took = (0, 0, 0)
         self._run = run
         self._desk = desk
         self._number = number
@@ -183,12 +181,10 @@ class Submission:
         self._key = 0
         self._size = 0
         self._sequence: tuple[int | str, int] = (0, 0)
-        self._begun = 0
 
     def submit(self) -> None:
         """Send the request to the step's model; what is wrong with it is told to the run."""
         run, desk = self._run, self._desk
-        self._begun = time.monotonic_ns()
         if run.is_ended:
             run.failed(self._number, cancelled(), True)
             return
@@ -225,12 +221,15 @@ class Submission:
             asked.priority,
             asked.timeout_us,
             plan.pattern(inputs),
+            self,
         )
+
+    def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
+        """Note how long the step's model took; told before its last response."""
+        self.took = (started - laid_out, ended - started, done - ended)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Take a response of the step's model."""
-        if final:
-            self.spent = time.monotonic_ns() - self._begun
         if response is None:
             self._run.answered(self._number, None, final)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Sequence
 
 from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
 
@@ -75,6 +76,17 @@ class Statistics:
         self._input_ns += started - laid_out
         self._infer_ns += ended - started
         self._output_ns += answered - ended
+
+    def composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
+        """One request of an ensemble: when it was queued, begun and answered; input, infer and output of its steps.
+
+        Steps run side by side, so theirs may add up to more time than went by.
+        """
+        took_input, took_infer, took_output = computed
+        started = begun + took_input
+        self.executed(batch_size, begun, started, started + took_infer, started + took_infer + took_output)
+        self.succeeded(batch_size, queued, begun, started, started + took_infer, answered)
+        self._output_ns += took_output - (answered - started - took_infer)
 
     def failed(self, ns: int, reason: Reason = Reason.OTHER) -> None:
         """One request that ended in an error *ns* after it came; those refused at once do not count."""
