@@ -20,6 +20,7 @@ from naiad.engine.loading import Loader, LoadSettings
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.errors import NaiadError
+from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
@@ -158,6 +159,7 @@ async def _start_frontends(
             reuse_port=options.reuse_grpc_port,
             settings=grpc_settings(options),
             extensions=extensions,
+            access=Access(restrictions=options.grpc_restrictions, forward=options.grpc_forward),
         )
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
@@ -171,6 +173,7 @@ async def _start_frontends(
             max_json=options.http_max_input_size,
             limits=Limits(header_bytes=options.max_header_bytes),
             extensions=extensions,
+            access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)

@@ -58,8 +58,6 @@ _POLL = _missing(
     lambda text: text != "poll",
 )
 _TLS = _missing("TLS is", "let a proxy in front end it")
-_RESTRICT = _missing("restriction of APIs is", "restrict them in a proxy in front")
-_FORWARD = _missing("forwarding of headers to models is", "send request parameters", lambda text: not text)
 _OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
 _CACHE = _missing("the response cache is", harmless=_is_empty_cache)
 _LIMITER = _missing("the rate limiter is")
@@ -109,10 +107,10 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("http-address", _TEXT, "0.0.0.0", "Address to listen on."),  # noqa: S104 - the reference's default
         Flag("http-port", _INT, "8000", "Port to listen on.", low=0, high=65535),
         Flag("reuse-http-port", _BOOL, "false", "Share the port with other servers."),
-        Flag("http-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", status=_FORWARD),
+        Flag("http-header-forward-pattern", _TEXT, "", "Headers that become request parameters."),
         Flag("http-thread-count", _INT, "8", "Threads of the service.", low=1, status=_ONE_LOOP),
         Flag("http-max-input-size", _SIZE, "67108864", "Largest body of a request.", low=1),
-        Flag("http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True, status=_RESTRICT),
+        Flag("http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True),
         Flag("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True),
     ),
     "gRPC": (
@@ -120,7 +118,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("grpc-address", _TEXT, "0.0.0.0", "Address to listen on."),  # noqa: S104 - the reference's default
         Flag("grpc-port", _INT, "8001", "Port to listen on.", low=0, high=65535),
         Flag("reuse-grpc-port", _BOOL, "false", "Share the port with other servers."),
-        Flag("grpc-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", status=_FORWARD),
+        Flag("grpc-header-forward-pattern", _TEXT, "", "Headers that become request parameters."),
         Flag("grpc-infer-thread-count", _INT, "2", "Threads of the service.", low=2, high=128, status=_ONE_LOOP),
         Flag("grpc-infer-allocation-pool-size", _INT, "8", "Request objects kept.", status=_ONE_LOOP),
         Flag("grpc-max-response-pool-size", _INT, "2147483647", "Response objects kept.", low=1, status=_ONE_LOOP),
@@ -150,7 +148,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."),
         Flag("grpc-max-connection-age", _INT, "0", "Milliseconds a connection may live; 0 is for ever.", low=0),
         Flag("grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0),
-        Flag("grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, status=_RESTRICT),
+        Flag("grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True),
     ),
     "Metrics": (
         Flag("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus."),

@@ -19,6 +19,7 @@ from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
 from naiad.config.option_checks import check_exclusions, check_options
+from naiad.config.restrictions import parse_pattern, parse_restrictions
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
 from naiad.config.trace_options import parse_trace_options, trace_warnings
 from naiad.errors import OptionError
@@ -86,11 +87,15 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         http_port=given.number("http-port"),
         reuse_http_port=given.switch("reuse-http-port"),
         http_max_input_size=given.number("http-max-input-size"),
+        http_restrictions=parse_restrictions(given, "http-restricted-api"),
+        http_forward=parse_pattern(given, "http-header-forward-pattern"),
         max_header_bytes=given.number("max-header-bytes"),
         allow_grpc=given.switch("allow-grpc"),
         grpc_address=given.text("grpc-address"),
         grpc_port=given.number("grpc-port"),
         reuse_grpc_port=given.switch("reuse-grpc-port"),
+        grpc_restrictions=parse_restrictions(given, "grpc-restricted-protocol"),
+        grpc_forward=parse_pattern(given, "grpc-header-forward-pattern"),
         grpc_infer_response_compression_level=given.text("grpc-infer-response-compression-level"),
         grpc_keepalive_time=given.number("grpc-keepalive-time"),
         grpc_keepalive_timeout=given.number("grpc-keepalive-timeout"),

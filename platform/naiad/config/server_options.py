@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
+from naiad.config.restrictions import Restrictions
 from naiad.config.trace_options import TraceOptions
 
 __all__ = ["LogFormat", "ModelControlMode", "ServerOptions"]
@@ -41,6 +43,8 @@ class ServerOptions:
         grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
         trace: `--trace-config` and the flags it replaces.
+        http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
+        http_forward: `--http-header-forward-pattern`; `grpc_forward` likewise.
         given: Flags as given, in order, for the log.
         notices: Sentences about flags that were accepted without effect, to be logged.
         warnings: Sentences about deprecated flags, to be logged.
@@ -62,11 +66,15 @@ class ServerOptions:
     http_port: int = 8000
     reuse_http_port: bool = False
     http_max_input_size: int = 64 << 20
+    http_restrictions: Restrictions = field(default_factory=dict)
+    http_forward: re.Pattern[str] | None = None
     max_header_bytes: int = 64 << 10
     allow_grpc: bool = True
     grpc_address: str = "0.0.0.0"  # noqa: S104
     grpc_port: int = 8001
     reuse_grpc_port: bool = False
+    grpc_restrictions: Restrictions = field(default_factory=dict)
+    grpc_forward: re.Pattern[str] | None = None
     grpc_infer_response_compression_level: str = "none"
     grpc_keepalive_time: int = 7_200_000
     grpc_keepalive_timeout: int = 20_000

@@ -15,13 +15,16 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, NotReadyError, OptionError
+from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
+from naiad.frontends.grpc.restricted import Handler, guarded
 from naiad.frontends.grpc.service import InferenceService
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.grpc.stream import InferStream
 from naiad.frontends.status import GRPC_STATUS
+from naiad.protocol.inference import InferRequest
 
 _WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health": "grpc.health.v1.Health"}
 """Names of the services on the wire, by their names in service.proto."""
@@ -31,8 +34,6 @@ _MAX_DETAILS = 6_000
 traceback) would reach them as RESOURCE_EXHAUSTED without a word of what happened."""
 
 _CUT_MARK = " [...] "
-
-_Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 class GrpcFrontend:
@@ -47,6 +48,7 @@ class GrpcFrontend:
         reuse_port: bool = False,
         settings: GrpcSettings | None = None,
         extensions: Extensions | None = None,
+        access: Access | None = None,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -57,6 +59,7 @@ class GrpcFrontend:
             reuse_port: Whether other servers may listen at the same port.
             settings: Settings of the transport.
             extensions: What is shared with other frontends.
+            access: What is restricted, and which headers are forwarded.
         """
         self._engine = engine
         self._address = address
@@ -65,6 +68,9 @@ class GrpcFrontend:
         self._settings = settings or GrpcSettings()
         self._gate = Gate()
         self._extensions = extensions or Extensions()
+        access = access or Access()
+        self._restrictions = access.restrictions
+        self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
         self._service = InferenceService(engine, self._gate, self._extensions)
         self._server: grpc.aio.Server | None = None
 
@@ -112,17 +118,24 @@ class GrpcFrontend:
 
     def _handler(self, method: str, request_type: str) -> grpc.RpcMethodHandler[Any, Any]:
         if method == "ModelInfer":
-            return grpc.unary_unary_rpc_method_handler(self._model_infer)
+            return grpc.unary_unary_rpc_method_handler(guarded(method, self._model_infer, self._restrictions))
         if method == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
+            return grpc.stream_stream_rpc_method_handler(guarded(method, self._model_stream_infer, self._restrictions))
         call = getattr(self._service, re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower())
-        return grpc.unary_unary_rpc_method_handler(_unary(getattr(pb, request_type), call))
+        handler = _unary(getattr(pb, request_type), call)
+        return grpc.unary_unary_rpc_method_handler(guarded(method, handler, self._restrictions))
 
     async def _model_infer(self, data: bytes, context: Any) -> bytes:
         try:
-            return await self._service.infer(data)
+            if self._forwarder is None:
+                return await self._service.infer(data)
+            return await self._service.infer(data, lambda request: self._forward(request, context))
         except NaiadError as error:
             await _abort(context, error)
+
+    def _forward(self, request: InferRequest, context: Any) -> None:
+        if self._forwarder is not None:
+            self._forwarder.forward(request, _metadata(context))
 
     async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> None:
         changed = asyncio.Event()
@@ -132,6 +145,7 @@ class GrpcFrontend:
             self._gate,
             changed.set,
             self._extensions,
+            lambda request: self._forward(request, context),
             errors_end_stream=metadata.get("triton_grpc_error") == "true",
         )
         self._gate.watch(changed.set)
@@ -158,6 +172,11 @@ class GrpcFrontend:
             stream.cancel()
 
 
+def _metadata(context: Any) -> list[tuple[str, str]]:
+    found = context.invocation_metadata() or ()
+    return [(key, value if isinstance(value, str) else value.decode("latin-1")) for key, value in found]
+
+
 async def _read(stream: InferStream, requests: AsyncIterator[bytes]) -> None:
     try:
         async for data in requests:
@@ -166,7 +185,7 @@ async def _read(stream: InferStream, requests: AsyncIterator[bytes]) -> None:
         stream.end_of_requests()
 
 
-def _unary(request_type: type[Message], call: Callable[[Any], Awaitable[Message]]) -> _Handler:
+def _unary(request_type: type[Message], call: Callable[[Any], Awaitable[Message]]) -> Handler:
     async def handle(data: bytes, context: Any) -> bytes:
         try:
             response = await call(request_type.FromString(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, UnsupportedRequestError
@@ -12,7 +13,7 @@ from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.log_settings import log_settings_changed
 from naiad.frontends.grpc.trace_settings import trace_settings_changed
-from naiad.protocol.inference import InferResponse
+from naiad.protocol.inference import InferRequest, InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 
@@ -63,8 +64,13 @@ class InferenceService:
         self._tracer = extensions.tracer
         self._gate = gate
 
-    async def infer(self, data: bytes) -> bytes:
-        """ModelInfer; cancelling the coroutine takes the request back."""
+    async def infer(self, data: bytes, prepare: Callable[[InferRequest], None] | None = None) -> bytes:
+        """ModelInfer; cancelling the coroutine takes the request back.
+
+        Args:
+            data: The message.
+            prepare: Called with the request before the engine gets it.
+        """
         self._gate.check()
         message = codec.parse(data)
         version = codec.parse_version(message.body.model_version)
@@ -74,6 +80,8 @@ class InferenceService:
         if wishes is not None:
             name = request.model_name
             wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+        if prepare is not None:
+            prepare(request)
         sink = SingleResponse()
         self._gate.enter()
         try:

@@ -17,7 +17,7 @@ from naiad.frontends.grpc import codec
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.service_pb2 import ModelInferRequest
 from naiad.frontends.wishes import OutputWishes
-from naiad.protocol.inference import InferResponse
+from naiad.protocol.inference import InferRequest, InferResponse
 
 
 class InferStream:
@@ -35,6 +35,7 @@ class InferStream:
         gate: Gate,
         wake: Callable[[], None],
         extensions: Extensions | None = None,
+        prepare: Callable[[InferRequest], None] | None = None,
         *,
         errors_end_stream: bool = False,
     ) -> None:
@@ -45,6 +46,7 @@ class InferStream:
             gate: Counts the requests, and refuses new ones while the server stops.
             wake: Called when there is something for the transport to do.
             extensions: What is shared with other frontends.
+            prepare: Called with each request before the engine gets it.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
         self.outgoing: deque[tuple[bytes, int | None]] = deque()
@@ -56,6 +58,7 @@ class InferStream:
         extensions = extensions or Extensions()
         self._regions = extensions.regions
         self._tracer = extensions.tracer
+        self._prepare = prepare
         self._requests_ended = False
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
@@ -118,6 +121,8 @@ class InferStream:
             name = infer_request.model_name
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             request.wishes.know_model(metadata, config)
+        if self._prepare is not None:
+            self._prepare(infer_request)
         # In the queue before the engine has it: it may answer before `submit` returns.
         if not request.decoupled:
             self._in_order.append(request)

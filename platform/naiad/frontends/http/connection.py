@@ -17,7 +17,7 @@ from typing import cast
 import httptools
 
 from naiad.frontends.http.answering import Answering
-from naiad.frontends.http.heads import Head, HeadCache, parsed_head
+from naiad.frontends.http.heads import Head, HeadCache, Headers, parsed_head
 from naiad.frontends.http.messages import Exchange, error_text
 from naiad.protocol.inference import Buffer
 
@@ -78,7 +78,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
 
     def _reset(self) -> None:
         self._url = b""
-        self._headers: dict[bytes, bytes] = {}
+        self._headers = Headers()
         self._header_size = 0
         self._head_received = 0
         self._is_in_head = False
@@ -192,7 +192,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        self._headers[name.lower()] = value
+        self._headers.add(name, value)
         self._count_header(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:

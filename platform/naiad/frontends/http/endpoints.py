@@ -10,15 +10,18 @@ from typing import Any
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.frontends.http.generate import Generate
+from naiad.frontends.http.heads import spelled
 from naiad.frontends.http.infer_request import parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
 from naiad.frontends.http.outputs import OutputPlan
 from naiad.frontends.http.patterns import InferPatterns
+from naiad.frontends.http.restricted import guarded_endpoints, missing_header
 from naiad.frontends.http.routes import Endpoint, Route, find_route
 from naiad.frontends.http.settings import answer_logging, answer_trace
 from naiad.frontends.http.shared_memory import answer_shared_memory
@@ -29,6 +32,7 @@ logger = logging.getLogger("naiad.http")
 _ROUTES_KEPT = 4096
 _PATTERNS_KEPT = 256
 _GENERATE = (Endpoint.GENERATE, Endpoint.GENERATE_STREAM)
+_FORBIDDEN = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 
@@ -36,10 +40,14 @@ _NOT_ALLOWED = 405
 class Endpoints:
     """Answers requests by asking the engine."""
 
-    def __init__(self, engine: EngineDoor, extensions: Extensions, *, max_json: int, max_body: int) -> None:
+    def __init__(
+        self, engine: EngineDoor, extensions: Extensions, access: Access, *, max_json: int, max_body: int
+    ) -> None:
         self._engine = engine
         self._extensions = extensions
         self._tracer = extensions.tracer
+        self._guarded = guarded_endpoints(access.restrictions)
+        self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
         self._max_json = max_json
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
@@ -75,6 +83,11 @@ class Endpoints:
         if route is None:
             exchange.respond(error_text(_NOT_FOUND, "Not Found"))
             return
+        if self._guarded:
+            header = missing_header(self._guarded, route.endpoint, request.headers)
+            if header:
+                exchange.respond(error_text(_FORBIDDEN, f"This API is restricted, expecting header '{header}'"))
+                return
         if request.method not in route.methods:
             allowed = ", ".join(route.methods).encode()
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: %b\r\n" % allowed))
@@ -123,6 +136,8 @@ class Endpoints:
                 plan.wishes.know_model(
                     self._engine.model_metadata(name, version), self._engine.model_config(name, version)
                 )
+        if self._forwarder is not None:
+            self._forwarder.forward(inference, spelled(request.headers))
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         sink: Sink = InferSink(exchange, plan, response_coding)

@@ -17,6 +17,31 @@ _LONGEST = 4096
 _NEED_THE_PARSER = (b"transfer-encoding", b"expect", b"upgrade")
 
 
+class Headers(dict[bytes, bytes]):
+    """Values by lower-case name.
+
+    Attributes:
+        names: The names as they were spelled, in order; one that was sent twice stands here twice.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[bytes] = []
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """Take one header; of those of one name the last counts."""
+        self[name.lower()] = value
+        self.names.append(name)
+
+
+def spelled(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
+    """Names, as they were spelled, and values of headers."""
+    names = headers.names if isinstance(headers, Headers) else headers.keys()
+    return [(name.decode("latin-1"), headers[name.lower()].decode("latin-1")) for name in names]
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """A parsed head.
@@ -73,14 +98,14 @@ def plain_path(url: bytes) -> bytes:
 class _Collector:
     def __init__(self) -> None:
         self.url = b""
-        self.headers: dict[bytes, bytes] = {}
+        self.headers = Headers()
         self.is_complete = False
 
     def on_url(self, url: bytes) -> None:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        self.headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         self.is_complete = True

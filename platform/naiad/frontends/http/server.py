@@ -6,6 +6,7 @@ import asyncio
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
+from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http.connection import BUFFER, Connection, Limits
 from naiad.frontends.http.endpoints import Endpoints
@@ -27,6 +28,7 @@ class HttpFrontend:
         max_json: int = 64 << 20,
         limits: Limits | None = None,
         extensions: Extensions | None = None,
+        access: Access | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -38,6 +40,7 @@ class HttpFrontend:
             max_json: Longest JSON of a request in bytes (--http-max-input-size).
             limits: Bounds on requests.
             extensions: What is shared with other frontends.
+            access: What is restricted, and which headers are forwarded.
         """
         self._engine = engine
         self._address = address
@@ -45,7 +48,7 @@ class HttpFrontend:
         self._reuse_port = reuse_port
         self._limits = limits or Limits()
         self._endpoints = Endpoints(
-            engine, extensions or Extensions(), max_json=max_json, max_body=self._limits.body_bytes
+            engine, extensions or Extensions(), access or Access(), max_json=max_json, max_body=self._limits.body_bytes
         )
         self._connections: set[Connection] = set()
         self._heads = HeadCache()
