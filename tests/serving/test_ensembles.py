@@ -11,7 +11,6 @@ from serving.contract import REFERENCE, ours
 from serving.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
 from support.server import TRITONSERVER, ServerProcess
 from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException
 
 TELLS = """
 def answer(self, request):
@@ -74,6 +73,23 @@ def answer(self, request):
 """
 
 
+WAITS = """
+def answer(self, request):
+    folder = os.environ["MEETING_FOLDER"]
+    open(os.path.join(folder, "began"), "w").close()
+    deadline = time.monotonic() + 20
+    while not request.is_cancelled() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    open(os.path.join(folder, "heard"), "w").close()
+    return self.output(self.input(request))
+"""
+GOES_ON = """
+def answer(self, request):
+    open(os.path.join(os.environ["MEETING_FOLDER"], "went on"), "w").close()
+    return self.output(self.input(request))
+"""
+
+
 def write_models(folder):
     write_function(folder, "plus", "x + 1")
     write_function(folder, "twice", "x * 2")
@@ -86,6 +102,8 @@ def write_models(folder):
     write_model(folder, "meets_left", MEETS % ("left", "right"))
     write_model(folder, "meets_right", MEETS % ("right", "left"))
     write_model(folder, "counts", COUNTS, "instance_group { count: 3 }\n")
+    write_model(folder, "waits", WAITS)
+    write_model(folder, "goes_on", GOES_ON)
     write_model(folder, "calls_chain", CALLS % "chain")
     write_model(folder, "calls_ring", CALLS % "ring")
     labelled = 'output { name: "OUT" data_type: TYPE_FP32 dims: 3 label_filename: "labels.txt" }\n'
@@ -111,6 +129,7 @@ def write_ensembles(folder):
     write_ensemble(folder, "optional", "adds IN=X,MORE=Z > OUT=Y", inputs="X FP32 -1,Z FP32 -1 optional")
     write_ensemble(folder, "of_batched", "batched IN=X > OUT=A", "twice IN=A > OUT=Y", inputs="X FP32 3")
     write_ensemble(folder, "batching", "batched IN=X > OUT=A", "batched IN=A > OUT=Y", extra="max_batch_size: 4\n")
+    write_ensemble(folder, "patient", "waits IN=X > OUT=A", "goes_on IN=A > OUT=Y")
     write_ensemble(folder, "of_calling", "plus IN=X > OUT=A", "calls_chain IN=A > OUT=Y")
     write_ensemble(folder, "ring", "plus IN=X > OUT=A", "calls_ring IN=A > OUT=Y")
     write_ensemble(
@@ -121,12 +140,17 @@ def write_ensembles(folder):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def meeting_place(tmp_path_factory):
+    return tmp_path_factory.mktemp("meeting")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, meeting_place):
     work = tmp_path_factory.mktemp("ensembles")
     models = work / "models"
     write_models(models)
     write_ensembles(models)
-    environ = {"MEETING_FOLDER": str(work)}
+    environ = {"MEETING_FOLDER": str(meeting_place)}
     with ServerProcess(models, work=work, command=[REFERENCE or TRITONSERVER], environ=environ, timeout=90) as running:
         yield running
 
@@ -325,19 +349,18 @@ def test_requests_are_counted_for_the_ensemble_and_for_its_models(server):
     assert 0 < stats["compute_infer"]["ns"] <= spent <= stats["success"]["ns"] + 1
 
 
-def test_a_cancelled_request_begins_no_further_step(server):
+def failures(server, model):
+    return server.get(f"/v2/models/{model}/stats").json()["model_stats"][0]["inference_stats"]["fail"]["count"]
+
+
+def test_a_cancelled_request_begins_no_further_step(server, meeting_place):
     with InferenceServerClient(server.grpc_url) as client:
         tensor = InferInput("X", [1], "FP32")
         tensor.set_data_from_numpy(np.array([1], np.float32))
-        ended = threading.Event()
-        errors = []
-
-        def came(result, error):
-            errors.append(error)
-            ended.set()
-
-        call = client.async_infer("chain", [tensor], callback=came)
+        call = client.async_infer("patient", [tensor], callback=lambda result, error: None)
+        server.wait_for((meeting_place / "began").exists, "the first step to begin")
         call.cancel()
-        assert ended.wait(30)
-        assert errors[0] is None or isinstance(errors[0], InferenceServerException)
+        server.wait_for((meeting_place / "heard").exists, "the first step to hear of it")
     assert outputs(ask(server, "chain", 1)) == {"Y": [4]}
+    server.wait_for(lambda: failures(server, "patient"), "the request to be counted")
+    assert not (meeting_place / "went on").exists()

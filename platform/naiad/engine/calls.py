@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from naiad.config.validate_ensemble import ENSEMBLE_PLATFORM
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.engine.standstill import StandstillWatch, refuse
@@ -146,7 +147,8 @@ class CallDesk:
         for calls in list(self._calls.values()):
             for outstanding in list(calls.values()):
                 # A call that is being submitted has no key yet; it is looked at when it has.
-                is_waiting = outstanding.key and outstanding.version.is_waiting(outstanding.key)
+                is_to_ensemble = outstanding.key and outstanding.version.config.platform == ENSEMBLE_PLATFORM
+                is_waiting = is_to_ensemble and outstanding.version.is_waiting(outstanding.key)
                 if is_waiting and not self._refuse_ring(outstanding):
                     self._standstill.suspect()
 

@@ -12,6 +12,7 @@ Texts: CORE src/ensemble_scheduler/ensemble_scheduler.cc.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
@@ -114,7 +115,7 @@ class EnsembleRun(Generic[TensorT]):
         )
         self._prefix = prefix
         self._under_way: dict[int, tuple[int, Iteration[TensorT]]] = {}
-        self._untaken: list[Iteration[TensorT]] = []
+        self._untaken: deque[Iteration[TensorT]] = deque()
         self._last = 0
         self._has_answered = False
         self._is_cancelled = False
@@ -195,9 +196,8 @@ class EnsembleRun(Generic[TensorT]):
     def taken(self, count: int) -> list[Action[TensorT]]:
         """The oldest *count* responses have left for the client."""
         actions: list[Action[TensorT]] = []
-        left, self._untaken = self._untaken[:count], self._untaken[count:]
-        for iteration in left:
-            self._release(iteration, actions)
+        for _ in range(min(count, len(self._untaken))):
+            self._release(self._untaken.popleft(), actions)
         return actions
 
     # -- how it goes on -----------------------------------------------------------------------------------------
