@@ -160,6 +160,7 @@ async def _start_frontends(
             settings=grpc_settings(options),
             extensions=extensions,
             access=Access(restrictions=options.grpc_restrictions, forward=options.grpc_forward),
+            tls=options.grpc_tls,
         )
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
@@ -174,6 +175,7 @@ async def _start_frontends(
             limits=Limits(header_bytes=options.max_header_bytes),
             extensions=extensions,
             access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
+            tls=options.http_tls,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)

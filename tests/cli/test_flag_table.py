@@ -126,8 +126,6 @@ def test_the_default_of_every_refused_flag_is_harmless():
     [
         ("--model-control-mode=poll", "polling of repositories is not implemented in this version of naiad; use "),
         ("--model-namespacing=true", "namespaces of models are not implemented"),
-        ("--grpc-use-ssl=true", "TLS is not implemented"),
-        ("--grpc-use-ssl-mutual=1", "TLS is not implemented"),
         ("--trace-config=mode=opentelemetry", "tracing with OpenTelemetry is not implemented"),
         ("--cache-config=local,size=1048576", "the response cache is not implemented"),
         ("--response-cache-byte-size=1048576", "the response cache is not implemented"),
@@ -147,7 +145,6 @@ def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, re
     "argument",
     [
         "--model-namespacing=false",
-        "--grpc-use-ssl=false",
         "--trace-config=level=OFF",
         "--trace-config=rate=10",
         "--trace-level=OFF",
@@ -169,7 +166,6 @@ def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
         ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
         ("--cuda-memory-pool-byte-size=0:0", "naiad leaves GPUs to the models"),
         ("--cache-directory=/c", "naiad runs Python backends only"),
-        ("--grpc-server-cert=/c", "it matters only with --grpc-use-ssl=true"),
         ("--allow-gpu-metrics=false", "naiad measures no GPUs"),
         ("--host-policy=gpu_0,numa-node=0", "instances run where the system puts them"),
     ],

@@ -47,7 +47,6 @@ _ONE_LOOP = Accepted("one event loop serves all connections: there are no such t
 _NATIVE = Accepted("naiad runs Python backends only, and this names a directory of native libraries")
 _ON_DEMAND = Accepted("metrics are measured when they are asked for")
 _NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
-_NO_TLS = Accepted("it matters only with --grpc-use-ssl=true, which this version refuses")
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
 _NO_LIMITER = Accepted("it matters only with --rate-limit=execution_count, which this version refuses")
@@ -57,7 +56,6 @@ _POLL = _missing(
     "use --model-control-mode=explicit and the repository API",
     lambda text: text != "poll",
 )
-_TLS = _missing("TLS is", "let a proxy in front end it")
 _OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
 _CACHE = _missing("the response cache is", harmless=_is_empty_cache)
 _LIMITER = _missing("the rate limiter is")
@@ -111,6 +109,11 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("http-thread-count", _INT, "8", "Threads of the service.", low=1, status=_ONE_LOOP),
         Flag("http-max-input-size", _SIZE, "67108864", "Largest body of a request.", low=1),
         Flag("http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True),
+        Flag("http-use-ssl", _BOOL, "false", "Use TLS.", own=True),
+        Flag("http-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients.", own=True),
+        Flag("http-server-cert", _TEXT, "", "File of the server's certificate.", own=True),
+        Flag("http-server-key", _TEXT, "", "File of the server's key.", own=True),
+        Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
         Flag("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True),
     ),
     "gRPC": (
@@ -122,11 +125,11 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("grpc-infer-thread-count", _INT, "2", "Threads of the service.", low=2, high=128, status=_ONE_LOOP),
         Flag("grpc-infer-allocation-pool-size", _INT, "8", "Request objects kept.", status=_ONE_LOOP),
         Flag("grpc-max-response-pool-size", _INT, "2147483647", "Response objects kept.", low=1, status=_ONE_LOOP),
-        Flag("grpc-use-ssl", _BOOL, "false", "Use TLS.", status=_TLS),
-        Flag("grpc-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients.", status=_TLS),
-        Flag("grpc-server-cert", _TEXT, "", "File of the server's certificate.", status=_NO_TLS),
-        Flag("grpc-server-key", _TEXT, "", "File of the server's key.", status=_NO_TLS),
-        Flag("grpc-root-cert", _TEXT, "", "File of the root certificate.", status=_NO_TLS),
+        Flag("grpc-use-ssl", _BOOL, "false", "Use TLS."),
+        Flag("grpc-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients."),
+        Flag("grpc-server-cert", _TEXT, "", "File of the server's certificate."),
+        Flag("grpc-server-key", _TEXT, "", "File of the server's key."),
+        Flag("grpc-root-cert", _TEXT, "", "File of the root certificate."),
         Flag(
             "grpc-infer-response-compression-level",
             _TEXT,

@@ -21,6 +21,7 @@ from naiad.config.given import GivenFlags
 from naiad.config.option_checks import check_exclusions, check_options
 from naiad.config.restrictions import parse_pattern, parse_restrictions
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
+from naiad.config.tls import parse_tls
 from naiad.config.trace_options import parse_trace_options, trace_warnings
 from naiad.errors import OptionError
 
@@ -89,6 +90,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         http_max_input_size=given.number("http-max-input-size"),
         http_restrictions=parse_restrictions(given, "http-restricted-api"),
         http_forward=parse_pattern(given, "http-header-forward-pattern"),
+        http_tls=parse_tls(given, "http"),
         max_header_bytes=given.number("max-header-bytes"),
         allow_grpc=given.switch("allow-grpc"),
         grpc_address=given.text("grpc-address"),
@@ -96,6 +98,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         reuse_grpc_port=given.switch("reuse-grpc-port"),
         grpc_restrictions=parse_restrictions(given, "grpc-restricted-protocol"),
         grpc_forward=parse_pattern(given, "grpc-header-forward-pattern"),
+        grpc_tls=parse_tls(given, "grpc"),
         grpc_infer_response_compression_level=given.text("grpc-infer-response-compression-level"),
         grpc_keepalive_time=given.number("grpc-keepalive-time"),
         grpc_keepalive_timeout=given.number("grpc-keepalive-timeout"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
 from naiad.config.restrictions import Restrictions
+from naiad.config.tls import TlsFiles
 from naiad.config.trace_options import TraceOptions
 
 __all__ = ["LogFormat", "ModelControlMode", "ServerOptions"]
@@ -45,6 +46,7 @@ class ServerOptions:
         trace: `--trace-config` and the flags it replaces.
         http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
         http_forward: `--http-header-forward-pattern`; `grpc_forward` likewise.
+        http_tls: Files of `--http-use-ssl`; `grpc_tls` of `--grpc-use-ssl`.
         given: Flags as given, in order, for the log.
         notices: Sentences about flags that were accepted without effect, to be logged.
         warnings: Sentences about deprecated flags, to be logged.
@@ -68,6 +70,7 @@ class ServerOptions:
     http_max_input_size: int = 64 << 20
     http_restrictions: Restrictions = field(default_factory=dict)
     http_forward: re.Pattern[str] | None = None
+    http_tls: TlsFiles | None = None
     max_header_bytes: int = 64 << 10
     allow_grpc: bool = True
     grpc_address: str = "0.0.0.0"  # noqa: S104
@@ -75,6 +78,7 @@ class ServerOptions:
     reuse_grpc_port: bool = False
     grpc_restrictions: Restrictions = field(default_factory=dict)
     grpc_forward: re.Pattern[str] | None = None
+    grpc_tls: TlsFiles | None = None
     grpc_infer_response_compression_level: str = "none"
     grpc_keepalive_time: int = 7_200_000
     grpc_keepalive_timeout: int = 20_000

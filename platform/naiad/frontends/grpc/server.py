@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from naiad.config.tls import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, NotReadyError, OptionError
 from naiad.frontends.access import Access, HeaderForwarder
@@ -24,6 +25,7 @@ from naiad.frontends.grpc.service import InferenceService
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.grpc.stream import InferStream
 from naiad.frontends.status import GRPC_STATUS
+from naiad.frontends.tls import grpc_credentials
 from naiad.protocol.inference import InferRequest
 
 _WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health": "grpc.health.v1.Health"}
@@ -49,6 +51,7 @@ class GrpcFrontend:
         settings: GrpcSettings | None = None,
         extensions: Extensions | None = None,
         access: Access | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -60,8 +63,10 @@ class GrpcFrontend:
             settings: Settings of the transport.
             extensions: What is shared with other frontends.
             access: What is restricted, and which headers are forwarded.
+            tls: Certificates; without them there is no TLS.
         """
         self._engine = engine
+        self._tls = tls
         self._address = address
         self._port = port
         self._reuse_port = reuse_port
@@ -86,8 +91,12 @@ class GrpcFrontend:
         server = grpc.aio.server(options=self._settings.channel_options(reuse_port=self._reuse_port))
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         host = f"[{self._address}]" if ":" in self._address else self._address
+        credentials = None if self._tls is None else grpc_credentials(self._tls)
+        place = f"{host}:{self._port}"
         try:
-            port = server.add_insecure_port(f"{host}:{self._port}")
+            port = (
+                server.add_insecure_port(place) if credentials is None else server.add_secure_port(place, credentials)
+            )
         except RuntimeError as error:
             raise OptionError(
                 f"cannot serve gRPC at {host}:{self._port}: {_why_not(self._address, self._port)}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from naiad.config.tls import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
 from naiad.frontends.access import Access
@@ -11,6 +12,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http.connection import BUFFER, Connection, Limits
 from naiad.frontends.http.endpoints import Endpoints
 from naiad.frontends.http.heads import HeadCache
+from naiad.frontends.tls import http_context
 
 _BACKLOG = 1024
 
@@ -29,6 +31,7 @@ class HttpFrontend:
         limits: Limits | None = None,
         extensions: Extensions | None = None,
         access: Access | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -41,8 +44,10 @@ class HttpFrontend:
             limits: Bounds on requests.
             extensions: What is shared with other frontends.
             access: What is restricted, and which headers are forwarded.
+            tls: Certificates; without them there is no TLS.
         """
         self._engine = engine
+        self._tls = tls
         self._address = address
         self._port = port
         self._reuse_port = reuse_port
@@ -71,6 +76,7 @@ class HttpFrontend:
                 self._port,
                 backlog=_BACKLOG,
                 reuse_port=self._reuse_port or None,
+                ssl=None if self._tls is None else http_context(self._tls),
             )
         except OSError as problem:
             raise OptionError(

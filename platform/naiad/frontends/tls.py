@@ -1,0 +1,53 @@
+"""Certificates from their files, for both frontends."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import grpc
+
+from naiad.config.tls import TlsFiles
+from naiad.errors import OptionError
+
+
+def http_context(files: TlsFiles) -> ssl.SSLContext:
+    """What a socket that serves HTTP needs; TLS 1.2 is the oldest it speaks.
+
+    Raises:
+        OptionError: If a file cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    for path in (files.certificate, files.key):
+        _read(path)  # the context does not say which file it is that it cannot use
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if files.root is not None:
+            context.load_verify_locations(cadata=_read(files.root).decode("ascii", "replace"))
+    except ssl.SSLError as problem:
+        raise OptionError(
+            f"cannot serve with TLS: {files.certificate}, {files.key} or {files.root}: {problem}"
+        ) from None
+    context.verify_mode = ssl.CERT_REQUIRED if files.is_mutual else ssl.CERT_NONE
+    return context
+
+
+def grpc_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """What a port that serves gRPC needs.
+
+    Raises:
+        OptionError: If a file cannot be used.
+    """
+    http_context(files)  # grpcio would tell only its log what is wrong with them
+    root = _read(files.root) if files.root is not None else None
+    pair = (_read(files.key), _read(files.certificate))
+    return grpc.ssl_server_credentials([pair], root_certificates=root, require_client_auth=files.is_mutual)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise OptionError(f"cannot read {path} for TLS: {problem.strerror or problem}") from problem
