@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -88,17 +89,11 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         http_port=given.number("http-port"),
         reuse_http_port=given.switch("reuse-http-port"),
         http_max_input_size=given.number("http-max-input-size"),
-        http_restrictions=parse_restrictions(given, "http-restricted-api"),
-        http_forward=parse_pattern(given, "http-header-forward-pattern"),
-        http_tls=parse_tls(given, "http"),
         max_header_bytes=given.number("max-header-bytes"),
         allow_grpc=given.switch("allow-grpc"),
         grpc_address=given.text("grpc-address"),
         grpc_port=given.number("grpc-port"),
         reuse_grpc_port=given.switch("reuse-grpc-port"),
-        grpc_restrictions=parse_restrictions(given, "grpc-restricted-protocol"),
-        grpc_forward=parse_pattern(given, "grpc-header-forward-pattern"),
-        grpc_tls=parse_tls(given, "grpc"),
         grpc_infer_response_compression_level=given.text("grpc-infer-response-compression-level"),
         grpc_keepalive_time=given.number("grpc-keepalive-time"),
         grpc_keepalive_timeout=given.number("grpc-keepalive-timeout"),
@@ -108,6 +103,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         grpc_http2_max_ping_strikes=given.number("grpc-http2-max-ping-strikes"),
         grpc_max_connection_age=given.number("grpc-max-connection-age"),
         grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
+        **_access(given),
         allow_client_shm=given.switch("allow-client-shm"),
         trace=parse_trace_options(given),
         allow_metrics=given.switch("allow-metrics"),
@@ -130,6 +126,18 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         notices=given.notices(),
         warnings=(*given.warnings(), *trace_warnings(given), *_platform_warnings(environ)),
     )
+
+
+def _access(given: GivenFlags) -> dict[str, Any]:
+    """Fields about who may reach what, and how."""
+    return {
+        "http_restrictions": parse_restrictions(given, "http-restricted-api"),
+        "http_forward": parse_pattern(given, "http-header-forward-pattern"),
+        "http_tls": parse_tls(given, "http"),
+        "grpc_restrictions": parse_restrictions(given, "grpc-restricted-protocol"),
+        "grpc_forward": parse_pattern(given, "grpc-header-forward-pattern"),
+        "grpc_tls": parse_tls(given, "grpc"),
+    }
 
 
 def _backend_configs(given: GivenFlags) -> BackendConfigs:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
-
-import grpc
+from typing import Any, NoReturn
 
 from naiad.config.restrictions import Api, Restrictions
+from naiad.errors import NaiadError, NotReadyError
 from naiad.frontends.access import is_same
 
 _PREFIX = "triton-grpc-protocol-"
@@ -38,8 +37,17 @@ _API = {
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def guarded(method: str, handler: Handler, restrictions: Restrictions) -> Handler:
-    """The handler of a method, which refuses calls without the header that the method needs, if it needs one."""
+def guarded(
+    method: str, handler: Handler, restrictions: Restrictions, abort: Callable[[Any, NaiadError], Awaitable[NoReturn]]
+) -> Handler:
+    """The handler of a method, which refuses calls without the header that the method needs, if it needs one.
+
+    Args:
+        method: The method.
+        handler: What answers its calls.
+        restrictions: Headers that parts of the protocol need.
+        abort: Ends a call with an error.
+    """
     needed = restrictions.get(_API[method])
     if needed is None:
         return handler
@@ -48,8 +56,7 @@ def guarded(method: str, handler: Handler, restrictions: Restrictions) -> Handle
     async def handle(request: Any, context: Any) -> Any:
         metadata = dict(context.invocation_metadata() or ())
         if not is_same(metadata.get(key), value):
-            text = f"This protocol is restricted, expecting header '{key}'"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+            await abort(context, NotReadyError(f"This protocol is restricted, expecting header '{key}'"))
         return await handler(request, context)
 
     return handle

@@ -127,12 +127,14 @@ class GrpcFrontend:
 
     def _handler(self, method: str, request_type: str) -> grpc.RpcMethodHandler[Any, Any]:
         if method == "ModelInfer":
-            return grpc.unary_unary_rpc_method_handler(guarded(method, self._model_infer, self._restrictions))
+            return grpc.unary_unary_rpc_method_handler(guarded(method, self._model_infer, self._restrictions, _abort))
         if method == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(guarded(method, self._model_stream_infer, self._restrictions))
+            return grpc.stream_stream_rpc_method_handler(
+                guarded(method, self._model_stream_infer, self._restrictions, _abort)
+            )
         call = getattr(self._service, re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower())
         handler = _unary(getattr(pb, request_type), call)
-        return grpc.unary_unary_rpc_method_handler(guarded(method, handler, self._restrictions))
+        return grpc.unary_unary_rpc_method_handler(guarded(method, handler, self._restrictions, _abort))
 
     async def _model_infer(self, data: bytes, context: Any) -> bytes:
         try:
