@@ -15,10 +15,23 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 
 from naiad_stub import wire
-from naiad_stub.channel import Channel, Waiter
+from naiad_stub.channel import Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
+
+
+class _ParentsSegment(Segment):
+    """A segment that only another process may allocate from."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def allocate(self, size: int) -> int:  # noqa: ARG002
+        """Refuse."""
+        raise HostGoneError
 
 
 class OutputBlocks:
@@ -84,6 +97,11 @@ class OutputBlocks:
             waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             self._channel.finish(waiter)
+
+    def forget(self) -> None:
+        """In a process the model forked: what it wrote would land in its parent's answers."""
+        self._lock = threading.Lock()  # another thread may have held it
+        self._segment = _ParentsSegment()
 
     def trim(self) -> None:
         """Give free pages back to the system, and to the host what waits for a message to take it along."""

@@ -8,6 +8,7 @@ batches, too.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
@@ -47,6 +48,7 @@ class ModelServer:
         self._instance_name = spec["instance_name"]
         output_names = _names(spec["outputs"])
         self._blocks = OutputBlocks(outputs, channel)
+        os.register_at_fork(after_in_child=self._blocks.forget)
         self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names)
         writer = ResponseWriter(self._blocks, output_names)
         self._sending = Sending(
