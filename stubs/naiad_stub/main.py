@@ -7,6 +7,7 @@ parent dies, so no guest outlives its server, however busy its model is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -25,6 +26,9 @@ from naiad_stub.serving import ModelServer
 _PR_SET_PDEATHSIG = 1
 _INTERNAL = 1
 _HEARTBEAT_SECONDS = 0.5
+_THREADS_SECONDS = 2.0
+"""How long the model's own threads may run on after `finalize`."""
+_WARNING_LEVEL = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -71,7 +75,29 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     model.run()
     model.finalize()
     channel.send(wire.pack(wire.Kind.FINALIZED))
+    _end_in_time(channel, spec["instance_name"])
     return 0
+
+
+def _end_in_time(channel: Channel, instance_name: str) -> None:
+    """Have this process end soon, whatever threads the model has left running, which Python would wait for."""
+
+    def end() -> None:
+        import time
+
+        time.sleep(_THREADS_SECONDS)
+        left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+        names = ", ".join([f"'{each.name}'" for each in left])
+        if not names:  # Python ends by itself, or waits for something else, such as a handler of atexit
+            return
+        text = f"'{instance_name}' left threads running, which end with it now: {names}"
+        with contextlib.suppress(Exception):
+            channel.send(wire.pack(wire.Kind.LOG, _WARNING_LEVEL, "model.py", 0, text))
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+
+    threading.Thread(target=end, name="naiad-end", daemon=True).start()
 
 
 def _segment(options: dict[str, str], name: str) -> Segment:
