@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 
 from naiad_stub import wire
-
-logger = logging.getLogger("naiad.workers")
 
 _RECEIVE = 1 << 16
 
@@ -26,7 +23,7 @@ class Channel:
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
         take: Callable[[int, bytes], None],
-        ended: Callable[[], None],
+        ended: Callable[[str], None],
     ) -> None:
         """Start reading *sock*.
 
@@ -34,13 +31,13 @@ class Channel:
             sock: Owned from now on.
             loop: The loop whose thread calls everything here.
             take: Called with kind and payload of each frame; may raise to stop reading.
-            ended: Called once, when the guest has closed its end.
+            ended: Called once with the reason, when the guest has closed its end or sends what nobody can read.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
         self._take = take
         self._ended = ended
-        self.was_cut = False
+        self.was_cut = self._is_broken = False
         self._reader = wire.FrameReader()
         # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
@@ -87,7 +84,7 @@ class Channel:
 
     def drain(self) -> None:
         """Read what has arrived by now."""
-        while self._socket is not None and self._read():
+        while self._socket is not None and not self._is_broken and self._read():
             pass
 
     def close(self) -> None:
@@ -126,14 +123,14 @@ class Channel:
             size = 0
         if not size:
             self._loop.remove_reader(self._socket)
-            self._ended()
+            self._ended("it closed its channel")
             return False
         try:
             frames = self._reader.feed(bytes(self._view[:size]))
-        except wire.WireError:
-            logger.exception("a guest broke the protocol; its channel is closed")
+        except wire.WireError as error:
             self._loop.remove_reader(self._socket)
-            self._ended()
+            self._is_broken = True
+            self._ended(f"it broke the protocol: {error}")
             return False
         for kind, payload in frames:
             self._take(kind, payload)

@@ -26,7 +26,7 @@ class ReadinessQuestions:
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._channel = Channel(sock, self._loop, self._take, self.close)
+        self._channel = Channel(sock, self._loop, self._take, lambda _: self.close())
         self._number = 0
         self._answer: asyncio.Future[str | None] | None = None
         self._is_open = True

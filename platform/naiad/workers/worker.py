@@ -363,10 +363,10 @@ class Worker:
             self._dispose()
             self._owner.died(self, error)
 
-    def _channel_ended(self) -> None:
+    def _channel_ended(self, reason: str) -> None:
         """A guest without its channel is of no use; its exit, which mostly is under way, tells the owner."""
         if not self._is_stopping:  # `stop` has its own patience
-            self._loop.call_later(_EXIT_SECONDS, self._condemn, "it closed its channel")
+            self._loop.call_later(_EXIT_SECONDS, self._condemn, reason)
 
     def _condemn(self, reason: str) -> None:
         """Kill the guest for something it did."""
