@@ -87,15 +87,19 @@ class ModelVersion(Traffic):
             raise
 
     async def stop(self, timeout: float) -> None:
-        """Let requests in flight finish within *timeout* seconds, then finalize and end all guests."""
+        """Let requests in flight that somebody waits for finish within *timeout* seconds, then end all guests."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._pending and loop.time() < deadline and self.is_ready():
+        while self._are_wanted() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(0.01)
         self.reason = self.reason or "it is being unloaded"
         await asyncio.gather(*(instance.stop(max(deadline - loop.time(), 0.1)) for instance in self.instances))
         self._dispatcher.close()
         self._fail(list(self._pending.values()), NotReadyError(f"model '{self.config.name}' is being unloaded"))
+
+    def _are_wanted(self) -> bool:
+        """Whether anybody waits for a request in flight; a model may take long to notice that nobody does."""
+        return not all(pending.is_cancelled for pending in self._pending.values())
 
     def is_ready(self) -> bool:
         """Whether an instance can serve now."""
