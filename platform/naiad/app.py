@@ -16,6 +16,7 @@ from naiad.config.backend_settings import effective_settings
 from naiad.config.options import ModelControlMode, ServerOptions
 from naiad.engine.control import ModelControl
 from naiad.engine.engine import Engine
+from naiad.engine.limited import SharedLimiter
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
@@ -37,6 +38,7 @@ from naiad.logs import log_block
 from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest
 from naiad.resolution.tables import agent_table, backend_table, model_table
+from naiad.scheduling.rate_limit import EVERY_DEVICE, Limit
 
 logger = logging.getLogger("naiad.app")
 
@@ -109,8 +111,18 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
         restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
         start_timeout=options.python_settings.stub_timeout_seconds,
         debugged=debugged,
+        limiter=_limiter(options),
     )
     return Loader(settings, EnvironmentManager(options.env_store, guest_library=guest.library_dir))
+
+
+def _limiter(options: ServerOptions) -> SharedLimiter | None:
+    limits = options.resource_limits
+    if limits is None:
+        return None
+    return SharedLimiter(
+        Limit(limit.name, limit.count, EVERY_DEVICE if limit.device is None else limit.device) for limit in limits
+    )
 
 
 def build_engine(options: ServerOptions, loader: Loader) -> Engine:

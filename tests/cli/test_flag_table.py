@@ -129,7 +129,6 @@ def test_the_default_of_every_refused_flag_is_harmless():
         ("--trace-config=mode=opentelemetry", "tracing with OpenTelemetry is not implemented"),
         ("--cache-config=local,size=1048576", "the response cache is not implemented"),
         ("--response-cache-byte-size=1048576", "the response cache is not implemented"),
-        ("--rate-limit=execution_count", "the rate limiter is not implemented"),
         ("--allow-sagemaker=true", "SageMaker's API is not implemented"),
         ("--allow-vertex-ai=true", "the API of Vertex AI is not implemented"),
         ("--metrics-config=summary_latencies=true", "choice of metrics is not implemented"),
@@ -174,3 +173,21 @@ def test_a_flag_without_effect_is_accepted_with_one_sentence(argument, reason):
     (notice,) = parse(argument, argument).notices
     name = argument.partition("=")[0]
     assert notice.startswith(f"{name} has no effect here: {reason}")
+
+
+@pytest.mark.parametrize("text", ["R", ":2", "R:1:2:3", "R:x", "R:1:x", "R:-1"])
+def test_a_resource_that_cannot_be_read_is_refused(text):
+    error = refusal(f"--rate-limit-resource={text}")
+
+    assert isinstance(error, UsageError)
+    assert "--rate-limit-resource" in error.message
+
+
+def test_resources_are_limited_on_one_device_or_on_each():
+    assert parse("--rate-limit-resource=R:2").resource_limits is None
+    options = parse("--rate-limit=execution_count", "--rate-limit-resource=R:2", "--rate-limit-resource=S:3:1")
+
+    assert [(limit.name, limit.count, limit.device) for limit in options.resource_limits] == [
+        ("R", 2, None),
+        ("S", 3, 1),
+    ]

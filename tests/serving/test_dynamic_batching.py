@@ -5,7 +5,9 @@ Requests are gathered behind a gate: while one execute call waits there, the oth
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tritonclient.grpc
 from support.server import ServerProcess, wait_until
 
 from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
@@ -164,6 +166,31 @@ def test_more_urgent_requests_come_first(server, models):
     queue.run()
 
     assert urgent.batch[0] < late.batch[0]
+
+
+def test_who_leaves_the_queue_is_not_executed(server, models):
+    queue = Queue(server, models["plain"])
+    stays = queue.add()
+    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        leaves = client.async_infer("plain", [tensor], lambda result, error: None)
+        wait_for_pending(server, models["plain"], 2)
+        leaves.cancel()
+        wait_for_pending(server, models["plain"], 1)
+    queue.run()
+
+    assert stays.batch[1:] == [1, 1, 0]
+    assert 'nv_inference_request_failure{model="plain",reason="CANCELED",version="1"} 1' in metrics(server)
+
+
+def test_a_test_may_hold_the_batcher_until_so_many_requests_wait(tmp_path):
+    model = BatchModel(tmp_path / "models", "held", "max_batch_size: 8 dynamic_batching { }")
+    environ = {"TRITONSERVER_DELAY_SCHEDULER": "3"}
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
+        requests = [Request(server, model) for _ in range(3)]
+
+        assert sorted(request.batch for request in requests) == [[1, 3, 3, place] for place in range(3)]
 
 
 def test_responses_leave_in_the_order_of_their_requests(tmp_path):

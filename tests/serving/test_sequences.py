@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import threading
 
+import numpy as np
 import pytest
+import tritonclient.grpc
 from support.server import ServerProcess, wait_until
 
 from .batches import metrics
@@ -75,6 +78,30 @@ class TritonPythonModel:
         del self.seen[request.correlation_id()]
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[str(seen)]], dtype=object))])
 """
+DECOUPLED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    '''Counts down from what a request says, a response each time it looks at it.'''
+
+    def initialize(self, args):
+        self.left = {}
+
+    def execute(self, requests):
+        for request in requests:
+            sequence, sender = request.correlation_id(), request.get_response_sender()
+            if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+                self.left[sequence] = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+            left = self.left[sequence] = self.left[sequence] - 1
+            tensor = pb_utils.Tensor("OUT", np.array([["%d" % left]], dtype=object))
+            sender.send(pb_utils.InferenceResponse([tensor]))
+            if left:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            else:
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 CONTROLS = """control_input [
   { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] },
   { name: "END" control [ { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } ] },
@@ -92,6 +119,7 @@ SEQUENCES = {
     "one": ("direct { }", 1, 1),
     "two": ("direct { } max_sequence_idle_microseconds: 60000000", 1, 2),
     "iterative": ("iterative_sequence: true", 2, 1),
+    "countdown": ("iterative_sequence: true", 2, 1),
     "steady": ("direct { } max_sequence_idle_microseconds: 60000000", 1, 1),
 }
 
@@ -99,12 +127,13 @@ SEQUENCES = {
 def write(folder, name, sequence_batching, rows, instances):
     model = folder / name
     (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text(ITERATIVE if name == "iterative" else MODEL)
+    (model / "1" / "model.py").write_text({"iterative": ITERATIVE, "countdown": DECOUPLED}.get(name, MODEL))
     (model / "config.pbtxt").write_text(
         f'backend: "python" max_batch_size: {rows} input {{ name: "IN" data_type: TYPE_FP32 dims: {1 if rows else "[1, 1]"} }} '
         f'input {{ name: "TEXT" data_type: TYPE_STRING dims: {1 if rows else "[1, 1]"} optional: true }} '
         f'output {{ name: "OUT" data_type: TYPE_STRING dims: {1 if rows else "[1, 1]"} }} '
-        f"instance_group {{ kind: KIND_CPU count: {instances} }} sequence_batching {{ {sequence_batching} }}"
+        f"instance_group {{ kind: KIND_CPU count: {instances} }} sequence_batching {{ {sequence_batching} }} "
+        f"model_transaction_policy {{ decoupled: {str(name == 'countdown').lower()} }}"
     )
 
 
@@ -332,3 +361,21 @@ def test_a_model_may_want_a_request_again(server, times):
 
 def test_a_request_that_ends_its_sequence_may_be_wanted_again_too(server):
     assert Ask(server, "iterative", 12, "start end", value=3).text == "[3, 0, 0]"
+
+
+def test_a_decoupled_model_may_want_requests_again_and_answer_each_time(server):
+    answers = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number in (1, 3, 4):
+            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.full((1, 1), number, np.float32))
+            client.async_stream_infer("countdown", [tensor], request_id=str(number))
+        seen = {"1": [], "3": [], "4": []}
+        for _ in range(8):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            seen[result.get_response().id].append(result.as_numpy("OUT").item().decode())
+
+    assert seen == {"1": ["0"], "3": ["2", "1", "0"], "4": ["3", "2", "1", "0"]}
+    assert Ask(server, "iterative", value=1).text == "[1]"

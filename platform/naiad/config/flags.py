@@ -49,7 +49,6 @@ _ON_DEMAND = Accepted("metrics are measured when they are asked for")
 _NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
-_NO_LIMITER = Accepted("it matters only with --rate-limit=execution_count, which this version refuses")
 
 _POLL = _missing(
     "polling of repositories is",
@@ -58,7 +57,6 @@ _POLL = _missing(
 )
 _OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
 _CACHE = _missing("the response cache is", harmless=_is_empty_cache)
-_LIMITER = _missing("the rate limiter is")
 _NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
 _METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
 
@@ -162,6 +160,22 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
         Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),
     ),
+    "Rate limiter": (
+        Flag(
+            "rate-limit",
+            _TEXT,
+            "off",
+            "execution_count: instances take turns and share the resources that their groups name.",
+            choices=("off", "execution_count"),
+        ),
+        Flag(
+            "rate-limit-resource",
+            _TEXT,
+            "",
+            "<name>:<count>[:<device>]: how many of a resource there are; else the most any instance needs.",
+            repeatable=True,
+        ),
+    ),
     "Traces": (
         Flag(
             "trace-config",
@@ -182,8 +196,6 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
     "Not in this version (refused where it would matter, else without effect)": (
         Flag("cache-config", _NAMED, "", "Cache of responses.", repeatable=True, status=_CACHE),
         Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),
-        Flag("rate-limit", _TEXT, "off", "Limiter of rates.", choices=("off", "execution_count"), status=_LIMITER),
-        Flag("rate-limit-resource", _TEXT, "", "Resources to share.", repeatable=True, status=_NO_LIMITER),
         Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", status=_NATIVE),
         Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", status=_missing("SageMaker's API is")),
         Flag("sagemaker-port", _INT, "8080", "Its port.", status=_NO_SAGEMAKER),

@@ -20,6 +20,7 @@ from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
 from naiad.config.option_checks import check_exclusions, check_options
+from naiad.config.rate_options import parse_resource_limits
 from naiad.config.restrictions import parse_pattern, parse_restrictions
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
 from naiad.config.tls import parse_tls
@@ -105,6 +106,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
         **_access(given),
         allow_client_shm=given.switch("allow-client-shm"),
+        resource_limits=parse_resource_limits(given),
         trace=parse_trace_options(given),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
+from naiad.config.rate_options import ResourceLimit
 from naiad.config.restrictions import Restrictions
 from naiad.config.tls import TlsFiles
 from naiad.config.trace_options import TraceOptions
@@ -44,6 +45,7 @@ class ServerOptions:
         grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
         trace: `--trace-config` and the flags it replaces.
+        resource_limits: `--rate-limit-resource`; None unless `--rate-limit=execution_count`.
         http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
         http_forward: `--http-header-forward-pattern`; `grpc_forward` likewise.
         http_tls: Files of `--http-use-ssl`; `grpc_tls` of `--grpc-use-ssl`.
@@ -89,6 +91,7 @@ class ServerOptions:
     grpc_max_connection_age: int = 0
     grpc_max_connection_age_grace: int = 0
     allow_client_shm: bool = False
+    resource_limits: tuple[ResourceLimit, ...] | None = None
     trace: TraceOptions = field(default_factory=TraceOptions)
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104

@@ -1,0 +1,83 @@
+"""The rate limiter on a real server: models that share a resource take turns."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from support.server import ServerProcess
+
+from .batches import BatchModel, Request
+
+LIMITED = "--rate-limit=execution_count"
+
+
+def write(repository, name, need, *, batching="max_batch_size: 2 dynamic_batching { }", count=1):
+    model = BatchModel(repository, name, batching)
+    config = model.folder / "config.pbtxt"
+    limiter = f'rate_limiter {{ resources {{ name: "R" count: {need} }} }}'
+    config.write_text(config.read_text().replace("kind: KIND_CPU", f"kind: KIND_CPU count: {count} {limiter}"))
+    return model
+
+
+@pytest.mark.parametrize("batching", ["max_batch_size: 2 dynamic_batching { }", "max_batch_size: 2"])
+def test_models_that_share_a_resource_take_turns(tmp_path, batching):
+    first, second = (write(tmp_path / "models", name, 1, batching=batching) for name in ("first", "second"))
+    with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        waits = Request(server, second)
+        assert server.get("/v2/models/second/stats").json()["model_stats"][0]["execution_count"] == 0
+        assert not waits.is_answered
+        first.open_gate()
+        assert (holds.batch, waits.batch) == ([1, 1, 1, 0], [1, 1, 1, 0])
+        assert Request(server, first).batch[0] == 2
+
+
+def test_where_there_is_enough_for_both_they_run_side_by_side(tmp_path):
+    first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
+    with ServerProcess(tmp_path / "models", LIMITED, "--rate-limit-resource=R:2", work=tmp_path) as server:
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        assert Request(server, second).batch == [1, 1, 1, 0]
+        first.open_gate()
+        assert holds.batch == [1, 1, 1, 0]
+
+
+def test_a_dead_guest_gives_back_what_it_used(tmp_path):
+    first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
+    with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        waits = Request(server, second)
+        pid = next(child.pid for child in server.children() if is_first(server, child.pid))
+        os.kill(pid, signal.SIGKILL)
+        assert waits.batch == [1, 1, 1, 0]
+        assert holds.refusal[0] == 500
+        first.open_gate()
+
+
+def is_first(server, pid):
+    return any("'first_0_0' is ready" in line and f"pid {pid}," in line for line in server.log.splitlines())
+
+
+def test_a_model_that_needs_more_than_there_is_does_not_load(tmp_path):
+    write(tmp_path / "models", "greedy", 3)
+    options = (LIMITED, "--rate-limit-resource=R:2", "--exit-on-error=false")
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
+        index = server.wait_for(lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the load to fail")
+
+    assert index == (
+        'Invalid argument: Resource count for "R" is limited to 2 which will prevent scheduling of one or more model '
+        "instances, the minimum required count is 3"
+    )
+
+
+def test_without_the_limiter_resources_are_ignored(tmp_path):
+    model = write(tmp_path / "models", "greedy", 3)
+    with ServerProcess(tmp_path / "models", "--rate-limit-resource=R:2", work=tmp_path) as server:
+        assert Request(server, model).batch == [1, 1, 1, 0]
