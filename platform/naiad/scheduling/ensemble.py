@@ -42,14 +42,16 @@ class Iteration(Generic[TensorT]):
         tensors: Tensors that somebody still waits for or will take.
     """
 
-    __slots__ = ("live", "origin", "parent", "tensors", "uses")
+    __slots__ = ("live", "missing", "origin", "parent", "tensors", "unmade", "uses")
 
-    def __init__(self, parent: Iteration[TensorT] | None, origin: int) -> None:
+    def __init__(self, parent: Iteration[TensorT] | None, origin: int, wanted: int) -> None:
         self.parent = parent
         self.origin = origin  # the number of the step that sent the response
         self.live = 1  # steps under way, responses on their way to the client, iterations below; and whoever made it
         self.tensors: dict[str, TensorT | None] = {}
         self.uses: dict[str, int] = {}  # how often each will be taken yet
+        self.missing: dict[int, int] = {}  # how many tensors a step still waits for, once it has one
+        self.unmade = wanted  # how many of the client's outputs have not come about
 
 
 class StartStep(NamedTuple, Generic[TensorT]):
@@ -110,9 +112,12 @@ class EnsembleRun(Generic[TensorT]):
         self.is_ended = False
         self._graph = graph
         self._wanted = [name for name in graph.outputs if name in requested] if requested else graph.outputs
-        self._needed = (
-            graph.needed_for(self._wanted) if len(self._wanted) < len(graph.outputs) else range(len(graph.steps))
-        )
+        self._takers = graph.consumers
+        if len(self._wanted) < len(graph.outputs):
+            needed = graph.needed_for(self._wanted)
+            self._takers = {
+                name: tuple(index for index in takers if index in needed) for name, takers in graph.consumers.items()
+            }
         self._prefix = prefix
         self._under_way: dict[int, tuple[int, Iteration[TensorT]]] = {}
         self._untaken: deque[Iteration[TensorT]] = deque()
@@ -133,7 +138,7 @@ class EnsembleRun(Generic[TensorT]):
     def begin(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
         """Start with the request's inputs; those it left out are known not to come."""
         actions: list[Action[TensorT]] = []
-        root: Iteration[TensorT] = Iteration(None, 0)
+        root: Iteration[TensorT] = Iteration(None, 0, len(self._wanted))
         self._add(root, {name: inputs.get(name) for name in self._graph.inputs}, actions)
         return actions
 
@@ -158,7 +163,7 @@ class EnsembleRun(Generic[TensorT]):
             made = {tensor: outputs.get(name) for name, tensor in step.outputs.items()}
             if step.decoupled:
                 iteration.live += 1
-                child = Iteration(iteration, number)
+                child = Iteration(iteration, number, len(self._wanted))
                 self._add(child, made, actions)
                 self._release(child, actions)
             else:
@@ -206,27 +211,30 @@ class EnsembleRun(Generic[TensorT]):
         self, iteration: Iteration[TensorT], made: Mapping[str, TensorT | None], actions: list[Action[TensorT]]
     ) -> None:
         """Tensors have come about: start what they complete, send what is whole."""
-        steps: dict[int, None] = {}
+        ready: list[int] = []
+        is_wanted = False
         for name, tensor in made.items():
-            consumers = [index for index in self._graph.consumers.get(name, ()) if index in self._needed]
-            uses = len(consumers) + (name in self._wanted)
-            if uses:
-                iteration.tensors[name] = tensor
-                iteration.uses[name] = uses
-            steps.update(dict.fromkeys(consumers))
-        ready = [index for index in sorted(steps) if self._is_ready(index, iteration)]
+            takers = self._takers.get(name, ())
+            if name in self._wanted:
+                is_wanted = True
+                iteration.unmade -= 1
+                iteration.tensors[name], iteration.uses[name] = tensor, len(takers) + 1
+            elif takers:
+                iteration.tensors[name], iteration.uses[name] = tensor, len(takers)
+            for index in takers:
+                missing = iteration.missing.get(index, self._graph.input_counts[index]) - 1
+                iteration.missing[index] = missing
+                if not missing:
+                    ready.append(index)
         if ready and self._is_cancelled:
             self._fail(NaiadError("Request was cancelled", code=Code.CANCELLED), actions)
             return
-        for index in ready:
+        for index in sorted(ready):
             self._start(index, iteration, actions)
-        if any(name in self._wanted for name in made) and all(name in iteration.tensors for name in self._wanted):
+        if is_wanted and not iteration.unmade:
             self._respond(iteration, actions)
         else:
             self._end_if_idle(actions)
-
-    def _is_ready(self, index: int, iteration: Iteration[TensorT]) -> bool:
-        return all(tensor in iteration.tensors for _, tensor in self._graph.steps[index].inputs)
 
     def _start(self, index: int, iteration: Iteration[TensorT], actions: list[Action[TensorT]]) -> None:
         inputs = []

@@ -37,6 +37,7 @@ class Graph:
         inputs: Its inputs.
         outputs: Its outputs in order.
         consumers: The steps that take a tensor, by the tensor.
+        input_counts: How many different tensors each step takes.
         makers: The step that makes a tensor, by the tensor.
         decoupled: Whether it may answer a request any number of times.
     """
@@ -46,6 +47,7 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     consumers: Mapping[str, tuple[int, ...]] = field(init=False)
+    input_counts: tuple[int, ...] = field(init=False)
     makers: Mapping[str, int] = field(init=False)
     decoupled: bool = field(init=False)
 
@@ -57,6 +59,8 @@ class Graph:
                 consumers.setdefault(source, []).append(index)
             makers.update(dict.fromkeys(step.outputs.values(), index))
         object.__setattr__(self, "consumers", {name: tuple(steps) for name, steps in consumers.items()})
+        counts = tuple(len({tensor for _, tensor in step.inputs}) for step in self.steps)
+        object.__setattr__(self, "input_counts", counts)
         object.__setattr__(self, "makers", makers)
         object.__setattr__(self, "decoupled", any(step.decoupled for step in self.steps))
 
