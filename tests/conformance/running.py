@@ -12,10 +12,11 @@ from conformance.grpc_cases import CASES as GRPC_CASES
 from conformance.grpc_cases import call
 from conformance.http_cases import CASES as RIGHT
 from conformance.http_errors import CASES as WRONG
+from conformance.http_extensions import CASES as EXTENSIONS
 from conformance.http_generate import CASES as GENERATE
 from support.server import TRITONSERVER, ServerProcess
 
-HTTP_CASES = [*RIGHT, *WRONG, *GENERATE]
+HTTP_CASES = [*RIGHT, *WRONG, *GENERATE, *EXTENSIONS]
 MODELS = Path(__file__).with_name("models")
 
 
