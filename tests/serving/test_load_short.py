@@ -1,0 +1,77 @@
+"""The loads of `python -m bench.endurance`, small and short: nothing lost, nothing twice, nothing mixed up, nothing kept."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from support.server import HOST, ServerProcess
+
+from bench.endurance import repository, trial
+from bench.endurance.account import Account
+from bench.endurance.clients import Address
+from bench.endurance.measure import Held, Reading
+from bench.endurance.scenarios import Scenario, Size, scenarios
+
+SMALL = Size(seconds=1.5, chains=12, streams=6, responses=200, stalled=2, cancelling=8)
+ALL = {scenario.name: scenario for scenario in scenarios(None)}
+
+
+def run(scenario: Scenario, size: Size, work) -> Account:
+    models = repository.write(scenario.models, work / "models")
+    with ServerProcess(models, work=work) as server:
+        address = Address(HOST, server.http_port, server.grpc_port, server.pid)
+        found = asyncio.run(trial.run(scenario, address, size))
+        assert not trial.judge_log(server.log)
+    return found.account
+
+
+# Filling its caches a process grows in each part of a short load: that is judged by the long one alone.
+def is_about_memory(problem: str) -> bool:
+    return problem.startswith(("memory of", "threads of"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_a_small_load_is_answered_whole_and_leaves_nothing(name, tmp_path):
+    account = run(ALL[name], SMALL, tmp_path)
+    assert [problem for problem in account.violations if not is_about_memory(problem)] == []
+    assert account.answered + account.given_up == account.sent > 0
+
+
+# -- the judges themselves ----------------------------------------------------------------------------------------
+
+
+def reading(private: int = 0, descriptors: int = 10, segments: int = 0, threads: int = 5, pid: int = 1) -> Reading:
+    host = Held(private=private, pss=private, segments=segments, descriptors=descriptors, threads=threads)
+    return Reading(host, [Held()], frozenset([pid]))
+
+
+def test_what_grows_from_pause_to_pause_is_found():
+    mib = 1 << 20
+    assert trial.grown([reading(mib), reading(9 * mib), reading(9 * mib)]) == []
+    assert trial.grown([reading(mib), reading(4 * mib), reading(8 * mib)]) == [
+        "memory of the server grew each time: 1.0, 4.0, 8.0 MiB"
+    ]
+    assert trial.grown([reading(threads=5), reading(threads=6), reading(threads=7)]) == [
+        "threads of the server grew each time: [5, 6, 7]"
+    ]
+    assert trial.grown([reading(descriptors=5), reading(descriptors=6), reading(descriptors=6)]) == [
+        "descriptors of the server: [5, 6, 6]"
+    ]
+    assert trial.grown([reading(), reading(), reading(segments=4096)]) == [
+        "0.00 MiB of segments are in use after everything was answered"
+    ]
+    assert trial.grown([reading(pid=1), reading(pid=1), reading(pid=2)]) == ["processes came and went: [1], then [2]"]
+
+
+def test_requests_without_an_answer_are_missed():
+    account = Account(sent=3, answered=1, given_up=1)
+    account.settle()
+    assert account.violations == ["1 of 3 requests were neither answered nor given up"]
+
+
+def test_errors_in_a_log_are_found():
+    assert trial.judge_log('I "fine"\nE "cannot handle a message"\n') == ['E "cannot handle a message"']
