@@ -148,6 +148,7 @@ class Sending:
         self._name = name
         self._log = log
         self._was_told = False
+        self._making = threading.Lock()
         self._running: Dict[int, Ticket] = {}
         self._open: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self._early: Set[int] = set()  # cancelled before they were begun
@@ -167,7 +168,11 @@ class Sending:
     def answers_of(self, ticket: Ticket) -> Answers:
         """The answers of a request, from now on kept account of."""
         if ticket.answers is None:
-            ticket.answers = Answers(self, ticket)
+            # A thread of the model may send while `execute` returns: two accounts of one request, and the one that is
+            # dropped would end it.
+            with self._making:
+                if ticket.answers is None:
+                    ticket.answers = Answers(self, ticket)
         answers: Answers = ticket.answers
         return answers
 
