@@ -27,18 +27,18 @@ _COLUMNS = (
 )
 _WRITTEN = "Written by `{command}` on {date}: {cores} cores, Python {python}{other}."
 _LOADS = """\
-Each load ran three times on a server of its own:
+Each load ran three times on a server of its own, more often where something had grown each time:
 {size.chains} clients of chains three models deep, {size.part:g} s each time;
 {size.streams} streams of {size.responses} responses;
 {size.stalled} clients that stop reading streams of twice as many, 100 KiB each;
 {size.cancelling} clients of which most give up at a random moment, {size.part:g} s each time.
-Counts are those of all three together. Memory (a process's own), descriptors and threads are those before anything was sent
-> after the first time and a pause > after the second > (when memory was highest) > after the third and a pause."""
+Counts are those of all times together. Memory (a process's own), descriptors and threads are those before anything was
+sent > after each time and a pause > (when memory was highest) > after the last time and a pause."""
 _WRONG = """\
 Wrong is: a request without its answer, an answer of another request, a response twice or out of order,
 a model that inferred more or less often than it was asked, an error in the log,
-memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that grow each time,
-a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
+memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that grow
+each time, a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
 _PROSE = "<!-- prose: kept when this page is written anew -->"
 
 
