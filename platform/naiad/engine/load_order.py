@@ -148,7 +148,7 @@ class LoadOrder:
                     await asyncio.gather(*self._loads.unload(ensemble))
             going = self._loads.unload(name)
             self._forget(name)
-            if not with_members:
+            if not with_members or name not in needs:  # only ensembles need others
                 return
             await asyncio.gather(*going)
             members = closure(name, needs)

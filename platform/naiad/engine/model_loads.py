@@ -42,7 +42,7 @@ class ModelLoads:
         self._registry = registry
         self._services = services
         self._slots = asyncio.Semaphore(settings.load_threads)
-        self._unloads: set[asyncio.Task[None]] = set()
+        self._unloads: dict[asyncio.Task[None], str] = {}  # what is ending, and its model
         self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
@@ -58,27 +58,27 @@ class ModelLoads:
         await asyncio.gather(*self._unloads, return_exceptions=True)
 
     def unload(self, name: str) -> list[asyncio.Task[None]]:
-        """Begin to unload all versions of a model; tasks that end when they are gone."""
+        """Begin to unload all versions of a model; tasks that end when they, and what a reload replaced, are gone."""
         model = self._registry.known(name)
         if model is None:
             return []
-        tasks = [self._begin_unload(name, record) for record in model.versions.values()]
-        return [task for task in tasks if task is not None]
+        for record in model.versions.values():
+            self._begin_unload(name, record)
+        return [task for task, ending in self._unloads.items() if ending == name]
 
-    def _begin_unload(self, name: str, record: VersionRecord) -> asyncio.Task[None] | None:
+    def _begin_unload(self, name: str, record: VersionRecord) -> None:
         loaded = record.loaded
         if loaded is None:
-            return None
+            return
         record.become(ModelState.UNLOADING)
         self._registry.changed(name)  # before anything stops: no request may find it any more
         record.leaving = loaded
-        return self._in_background(self._unload(record, loaded))
+        self._in_background(name, self._unload(record, loaded))
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._unloads.add(task)
-        task.add_done_callback(self._unloads.discard)
-        return task
+        self._unloads[task] = name
+        task.add_done_callback(self._unloads.pop)
 
     async def _end(self, version: ServedVersion) -> None:
         await version.stop(self._settings.exit_timeout)
@@ -170,7 +170,7 @@ class ModelLoads:
             record.become(ModelState.READY, loaded=loaded)
         else:
             record.loaded = loaded
-            self._in_background(self._end(before))
+            self._in_background(files.name, self._end(before))
         self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
 
     async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
