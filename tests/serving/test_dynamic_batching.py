@@ -31,6 +31,7 @@ def models(tmp_path_factory):
             ("levels", f"{batching} {{ priority_levels: 2 default_priority_level: 2 }}", "1"),
             ("shapes", f"{batching} {{ }}", "-1"),
             ("ragged", f"{batching} {{ }}", "-1"),
+            ("reshaped", f"{batching} {{ }}", "1 reshape { shape: [ ] }"),
             ("single", "dynamic_batching { }", "[1, 1]"),
             ("unbatched", "max_batch_size: 8", "1"),
         )
@@ -131,6 +132,14 @@ def test_ragged_inputs_share_a_call_whatever_their_shapes(server, models):
         queue.add(width=width)
 
     assert queue.run() == [[3, 3, 0], [3, 3, 1], [3, 3, 2]]
+
+
+def test_reshaped_inputs_keep_their_batch_dimension(server, models):
+    queue = Queue(server, models["reshaped"])
+    for rows in (2, 3):
+        queue.add(rows=rows)
+
+    assert queue.run() == [[2, 5, 0], [2, 5, 1]]
 
 
 def test_a_full_queue_refuses_at_once(server, models):

@@ -68,6 +68,7 @@ class Traffic:
         self._check = RequestCheck(config)
         self._statistics = Statistics()
         self._reshape = OutputReshape(config)
+        self._reshapes = self._reshape.is_needed
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
         self._pace = _UNKNOWN_PACE_NS  # the longest execute of late: falls slowly, rises at once
@@ -193,7 +194,7 @@ class Traffic:
             response.request_id = pending.request.request_id
             if self.config.decoupled:
                 pending.will_leave(response)
-            if self._reshape.is_needed and response.outputs:
+            if self._reshapes and response.outputs:
                 self._reshape.apply(response)
         if answer.final:
             del self._pending[answer.key]
