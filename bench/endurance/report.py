@@ -37,8 +37,8 @@ sent > after each time and a pause > (when memory was highest) > after the last 
 _WRONG = """\
 Wrong is: a request without its answer, an answer of another request, a response twice or out of order,
 a model that inferred more or less often than it was asked, an error in the log,
-memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that grow
-each time, a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
+memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that do,
+a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
 _PROSE = "<!-- prose: kept when this page is written anew -->"
 
 
