@@ -48,14 +48,16 @@ class Trial:
     most: Reading
 
 
-async def run(scenario: Scenario, address: Address, size: Size) -> Trial:
-    """Load the server in parts and judge."""
+async def run(
+    scenario: Scenario, address: Address, size: Size, *, parts: int = PARTS, most_parts: int = MOST_PARTS
+) -> Trial:
+    """Load the server in *parts*, in up to *most_parts* if something grew in each, and judge."""
     account = Account()
     before = await quiet(address)
     await scenario.load(address, account, size)
     pauses = [await quiet(address)]
     async with _watching(address) as seen:
-        while len(pauses) < PARTS or (len(pauses) < MOST_PARTS and grown(pauses)):
+        while len(pauses) < parts or (len(pauses) < most_parts and grown(pauses)):
             await scenario.load(address, account, size)
             pauses.append(await quiet(address))
     account.settle()
