@@ -97,7 +97,7 @@ class CallReader:
         position = wire.CALL_HEAD.size
         blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
         position += 8 * count
-        request_id = str(payload[position : position + id_size], "utf-8")
+        request_id = str(payload[position : position + id_size], "utf-8") if id_size else ""
         position += id_size
         if correlation_size != wire.NO_STRING:
             correlation = str(payload[position : position + correlation_size], "utf-8")
