@@ -31,7 +31,7 @@ def run(scenario: Scenario, size: Size, work) -> Account:
     models = repository.write(scenario.models, work / "models")
     with ServerProcess(models, work=work) as server:
         address = Address(HOST, server.http_port, server.grpc_port, server.pid)
-        found = asyncio.run(trial.run(scenario, address, size, parts=1, most_parts=1))
+        found = asyncio.run(trial.run(scenario, address, size, parts=2, most_parts=2))
         assert not trial.judge_log(server.log)
     return found.account
 
