@@ -15,8 +15,8 @@ $(VENV)/.ready: pyproject.toml
 demo: $(VENV)/.ready  ## The main job on real input, in under five minutes
 	$(BIN)/python examples/demo/demo.py
 
-test: $(VENV)/.ready  ## Every test
-	$(BIN)/python -m pytest
+test: $(VENV)/.ready  ## Every test; TESTS='-m "not slow"' leaves some out
+	$(BIN)/python -m pytest $(TESTS)
 
 quick: $(VENV)/.ready  ## The tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
