@@ -104,6 +104,10 @@ class RepositoryError(NaiadError):
     default_code = Code.INVALID_ARG
 
 
+class StorageError(NaiadError):
+    """A place outside this machine (an object store, a web server) cannot be reached, read or understood."""
+
+
 class ExecutionEnvironmentError(NaiadError):
     """An execution environment cannot be found, unpacked, probed or used."""
 

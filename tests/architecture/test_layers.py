@@ -14,6 +14,8 @@ LAYERS = (
     {"protocol"},
     {"config"},
     {"scheduling", "lifecycle"},
+    # Both repositories and environments may lie elsewhere.
+    {"storage"},
     {"repository", "resolution", "environments", "memory"},
     {"workers"},
     {"engine"},

@@ -1,0 +1,1 @@
+"""Files elsewhere: object stores and whatever else fsspec can read."""

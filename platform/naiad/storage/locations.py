@@ -1,0 +1,93 @@
+"""Where a URI of a storage leads: which of fsspec's drivers, which path in it, and which server if one is named.
+
+Forms as the reference takes them (SRV docs/user_guide/model_repository.md): `s3://bucket/path`,
+`s3://host:port/bucket/path` (plain HTTP), `s3://https://host:port/bucket/path`, `gs://bucket/path`,
+`as://account/container/path`; and whatever fsspec knows by itself, such as `memory://path`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from naiad.errors import StorageError
+
+__all__ = ["Location", "has_scheme", "parse_location"]
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_S3_SERVER = re.compile(r"(?:(?P<scheme>https?)://)?(?P<server>[^:/]+:\d+)(?:/(?P<path>.*))?")
+_S3_SERVER_WITH_SCHEME = re.compile(r"(?P<scheme>https?)://(?P<server>[^/]+)(?:/(?P<path>.*))?")
+_AZURE_SUFFIX = ".blob.core.windows.net"
+_BUCKETS = frozenset({"s3", "gs", "gcs", "as"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A place in a storage.
+
+    Attributes:
+        uri: As it was given, without a slash at the end.
+        protocol: Name of fsspec's driver.
+        path: The path in it.
+        options: What the URI itself says to the driver.
+    """
+
+    uri: str
+    protocol: str
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def has_scheme(text: str) -> bool:
+    """Whether *text* is a URI rather than a path."""
+    return _SCHEME.match(text) is not None
+
+
+def parse_location(uri: str) -> Location:
+    """Read a URI.
+
+    Raises:
+        StorageError: If it has no scheme or names no bucket.
+    """
+    match = _SCHEME.match(uri)
+    if match is None:
+        raise StorageError(f"'{uri}' is not a URI: it must begin with a scheme such as s3://")
+    scheme = match[1].lower()
+    uri = uri.rstrip("/") if uri.rstrip("/") != uri[: match.end()].rstrip("/") else uri
+    rest = uri[match.end() :]
+    location = _READERS.get(scheme, _read_plain)(uri, scheme, rest)
+    if scheme in _BUCKETS and not location.path.strip("/"):
+        raise StorageError(f"'{uri}' names no bucket: {_FORMS[scheme]}")
+    return location
+
+
+def _read_plain(uri: str, scheme: str, _rest: str) -> Location:
+    # Drivers such as HTTP's take whole URIs; each strips what it does not want.
+    return Location(uri=uri, protocol=scheme, path=uri)
+
+
+def _read_google(uri: str, _scheme: str, rest: str) -> Location:
+    return Location(uri=uri, protocol="gcs", path=rest)
+
+
+def _read_s3(uri: str, _scheme: str, rest: str) -> Location:
+    server = _S3_SERVER.fullmatch(rest) or _S3_SERVER_WITH_SCHEME.fullmatch(rest)
+    if server is None:
+        return Location(uri=uri, protocol="s3", path=rest)
+    endpoint = f"{server['scheme'] or 'http'}://{server['server']}"
+    return Location(uri=uri, protocol="s3", path=(server["path"] or "").lstrip("/"), options={"endpoint_url": endpoint})
+
+
+def _read_azure(uri: str, _scheme: str, rest: str) -> Location:
+    account, _, path = rest.partition("/")
+    return Location(uri=uri, protocol="abfs", path=path, options={"account_name": account.removesuffix(_AZURE_SUFFIX)})
+
+
+_READERS = {"s3": _read_s3, "gs": _read_google, "gcs": _read_google, "as": _read_azure}
+_FORMS = {
+    "s3": "write s3://bucket/path, or s3://https://host:port/bucket/path for a server of your own",
+    "gs": "write gs://bucket/path",
+    "gcs": "write gcs://bucket/path",
+    "as": "write as://account/container/path",
+}
