@@ -31,7 +31,7 @@ class Ticket:
 
     Attributes:
         key: The host's key of the request.
-        requested: Names of the outputs to send, as `InferenceRequest.requested_output_names` has them.
+        requested: Names of the outputs to send: those of `InferenceRequest.requested_output_names`, and states.
         is_cancelled: Set when the host says that nobody waits any more.
         has_sender: Whether the model has asked for its sender.
         closed_after: How many responses `execute` returned for it, once what it returned or raised has answered it.
@@ -77,13 +77,26 @@ class BatchReader:
     """Decodes EXECUTE messages for one model.
 
     The host is trusted here: it checked every request before it laid the bytes out.
+
+    Args:
+        inputs: The input segment.
+        input_names: Names that the host knows by their position.
+        output_names: Likewise.
+        state_names: Outputs that are the states of sequences, which are sent whether asked for or not.
     """
 
-    def __init__(self, inputs: memoryview, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        inputs: memoryview,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        state_names: Sequence[str] = (),
+    ) -> None:
         self._inputs = inputs
         self._input_names = input_names
         self._output_names = output_names
-        self._layouts: dict[bytes, tuple[list[_Input], Sequence[str]]] = {}
+        self._state_names = state_names
+        self._layouts: dict[bytes, tuple[list[_Input], Sequence[str], Sequence[str]]] = {}
 
     def read(self, payload: bytes) -> Batch:
         """The batch of one EXECUTE payload."""
@@ -122,12 +135,12 @@ class BatchReader:
             position += parameters_size
         end = position + layout_size
         data = payload[position:end]
-        tensors, requested = self._layouts.get(data) or self._unpack(data)
+        tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
         inputs = [
             Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - made for this
             for name, code, shape, start, stop in tensors
         ]
-        ticket = Ticket(key, requested, batch)
+        ticket = Ticket(key, sent, batch)
         request = InferenceRequest._received(  # noqa: SLF001 - likewise
             request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
@@ -135,7 +148,7 @@ class BatchReader:
         batch.tickets.append(ticket)
         return end
 
-    def _unpack(self, data: bytes) -> tuple[list[_Input], Sequence[str]]:
+    def _unpack(self, data: bytes) -> tuple[list[_Input], Sequence[str], Sequence[str]]:
         places, positions = layout.unpack(data)
         tensors = [
             (self._input_names[place.position], place.code, place.shape, place.offset, place.offset + place.size)
@@ -146,8 +159,10 @@ class BatchReader:
         )
         if len(self._layouts) >= layout.KEPT:
             self._layouts.clear()
-        self._layouts[data] = tensors, requested
-        return tensors, requested
+        # The host wants to have states whatever the client asks for, which is not told of them.
+        sent = [*requested, *self._state_names] if self._state_names else requested
+        self._layouts[data] = tensors, requested, sent
+        return tensors, requested, sent
 
 
 class TensorWriter:

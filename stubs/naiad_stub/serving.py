@@ -46,11 +46,11 @@ class ModelServer:
         """
         self._channel = channel
         self._instance_name = spec["instance_name"]
-        output_names = _names(spec["outputs"])
+        output_names, state_names = _names(spec["outputs"]), _names(spec.get("states", ""))
         self._blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self._blocks.forget)
-        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names)
-        writer = ResponseWriter(self._blocks, output_names)
+        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names)
+        writer = ResponseWriter(self._blocks, list(dict.fromkeys(output_names + state_names)))
         self._sending = Sending(
             channel, writer, self._instance_name, self._log_warning, decoupled=spec["decoupled"] == "1"
         )

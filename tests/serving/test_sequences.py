@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
-import threading
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 from support.server import ServerProcess, wait_until
 
+from .asking import Ask
 from .batches import metrics
 
 MODEL = """
@@ -148,45 +147,6 @@ def server(folder, tmp_path_factory):
         write(folder, name, *setting)
     with ServerProcess(folder, work=tmp_path_factory.mktemp("server")) as running:
         yield running
-
-
-class Ask:
-    """A request under way on a thread of its own."""
-
-    def __init__(self, server, model, sequence=None, flags="", *, rows=1, text=None, value=1.5, **parameters):
-        if sequence is not None:
-            parameters["sequence_id"] = sequence
-        parameters |= {f"sequence_{flag}": True for flag in flags.split()}
-        inputs = [{"name": "IN", "datatype": "FP32", "shape": [rows, 1], "data": [value] * rows}]
-        if text is not None:
-            inputs.append({"name": "TEXT", "datatype": "BYTES", "shape": [rows, 1], "data": [text] * rows})
-        self._document = {"inputs": inputs, "parameters": parameters}
-        self._thread = threading.Thread(target=self._ask, args=(server, model), daemon=True)
-        self._thread.start()
-
-    def _ask(self, server, model):
-        self._reply = server.post(f"/v2/models/{model}/infer", self._document)
-
-    @property
-    def reply(self):
-        self._thread.join(30)
-        return self._reply
-
-    def finish(self):
-        assert self.reply.status == 200, self.reply.body
-
-    @property
-    def text(self):
-        assert self.reply.status == 200, self.reply.body
-        return self.reply.json()["outputs"][0]["data"][0]
-
-    @property
-    def seen(self):
-        return json.loads(self.text)
-
-    @property
-    def refusal(self):
-        return self.reply.status, self.reply.error
 
 
 def row(seen):

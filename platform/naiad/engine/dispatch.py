@@ -92,9 +92,9 @@ class Dispatcher:
     def _execute_rows(self, action: RowDispatch[Worker, Pending]) -> None:
         worker, items = action.instance, action.items
         now = time.monotonic_ns()
-        for pending in items:
-            pending.laid_out = now
-            pending.worker = worker
+        for row in action.rows:
+            if row.item is not None:
+                row.item.laid_out, row.item.worker, row.item.state = now, worker, row.state
         # Nobody knows the keys of rows without a request: their answers go nowhere.
         keys = [next(self._keys) if row.item is None else row.item.key for row in action.rows]
         try:

@@ -25,6 +25,7 @@ from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
 from naiad.engine.limited import SharedLimiter
+from naiad.engine.states import read_states, state_outputs
 from naiad.engine.version import ModelVersion, input_names
 from naiad.engine.warmup import read_samples
 from naiad.lifecycle.restart import RestartPolicy
@@ -130,11 +131,12 @@ class Loader:
         config = freeze(message)
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
         samples = await asyncio.to_thread(read_samples, config, files.directory)
+        states = await asyncio.to_thread(read_states, config, files.directory)
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
         settings = self._settings
-        loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter)
+        loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata = with_labels(loaded.metadata, labels)
         await loaded.start()
         return loaded
@@ -170,6 +172,7 @@ class Loader:
             "decoupled": "1" if config.decoupled else "0",
             "inputs": "\0".join(input_names(config)),
             "outputs": "\0".join(tensor.name for tensor in config.outputs),
+            "states": "\0".join(state_outputs(config)),
             "model_config": model_config,
             # PB src/stub_launcher.cc: the dictionary `initialize` gets.
             "args.model_config": model_config,

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from naiad.engine.check import prefix
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.scheduling.states import SequenceState
 from naiad.workers.worker import Worker
 
 _CREDIT_RESPONSES = 256
@@ -31,6 +32,7 @@ class Pending:
         is_queued: The scheduler has taken it up.
         is_cancelled: Nobody waits for it any more.
         refusal: Why the scheduler did not take it up.
+        state: What is kept of its sequence, once it was sent to a guest; None if there is no such thing.
     """
 
     __slots__ = (
@@ -46,6 +48,7 @@ class Pending:
         "request",
         "shape_key",
         "sink",
+        "state",
         "worker",
     )
 
@@ -60,6 +63,7 @@ class Pending:
         self.shape_key: Hashable | None = None
         self.is_queued = self.is_cancelled = False
         self.refusal: NaiadError | None = None
+        self.state: SequenceState | None = None
         self._sizes: deque[int] | None = None
         self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
 

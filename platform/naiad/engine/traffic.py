@@ -21,6 +21,7 @@ from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
 from naiad.engine.served import version_numbers
 from naiad.engine.statistics import Reason, Statistics
+from naiad.engine.states import StateOutputs
 from naiad.engine.warmup import Sample, WarmUp
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -30,6 +31,7 @@ from naiad.scheduling.ordering import ResponseOrder
 from naiad.scheduling.sequence import SequenceScheduler
 from naiad.scheduling.shapes import ShapeKeys
 from naiad.workers.exchange import Answer, Batch
+from naiad.scheduling.states import State
 from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
@@ -61,6 +63,7 @@ class Traffic:
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
     ) -> None:
+        states: Sequence[State] = (),
         self.config = config
         self.version = version
         self.number = next(version_numbers)
@@ -68,12 +71,13 @@ class Traffic:
         self._check = RequestCheck(config)
         self._statistics = Statistics()
         self._reshape = OutputReshape(config)
-        self._reshapes = self._reshape.is_needed
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
         self._pace = _UNKNOWN_PACE_NS  # the longest execute of late: falls slowly, rises at once
         self._trims_due = 0
-        self._scheduler: WorkerScheduler = scheduler_for(config)
+        self._scheduler: WorkerScheduler = scheduler_for(config, states)
+        self._states = StateOutputs(config, states) if states else None
+        self._prepares = config.decoupled or self._reshape.is_needed or bool(states)
         self._waits = not isinstance(self._scheduler, FifoScheduler)
         groups = instance_groups(config)
         self._is_limited = limiter is not None and any(group.HasField("rate_limiter") for group in groups.values())
@@ -192,10 +196,10 @@ class Traffic:
         response = answer.response
         if response is not None:
             response.request_id = pending.request.request_id
-            if self.config.decoupled:
-                pending.will_leave(response)
-            if self._reshapes and response.outputs:
-                self._reshape.apply(response)
+            if self._prepares:
+                response = self._prepare(worker, pending, response)
+                if response is None and not answer.final:
+                    return
         if answer.final:
             del self._pending[answer.key]
             now = time.monotonic_ns()
@@ -223,6 +227,17 @@ class Traffic:
             self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
             pending.worker, pending.queued = None, now  # each round counts as a request, as in the reference
             scheduler.reschedule(pending)
+    def _prepare(self, worker: Worker, pending: Pending, response: InferResponse) -> InferResponse | None:
+        """Make of a model's response what its client shall have; None if that is nothing."""
+        if self._states is not None and response.outputs and not self._states.take(pending, response):
+            worker.credit(pending.key, 1)
+            return None
+        if self.config.decoupled:
+            pending.will_leave(response)
+        if self._reshape.is_needed and response.outputs:
+            self._reshape.apply(response)
+        return response
+
             return
         message = f"model '{self.config.name}' rescheduled a request, {problem}"
         logger.error("%s", message)

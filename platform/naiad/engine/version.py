@@ -14,12 +14,14 @@ from naiad.config.render import to_json
 from naiad.engine.instance import Instance
 from naiad.engine.limited import SharedLimiter
 from naiad.engine.served import metadata_of
+from naiad.engine.states import state_inputs, state_outputs
 from naiad.engine.traffic import Traffic
 from naiad.engine.warmup import Sample, extra_inputs
 from naiad.errors import GuestDiedError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import ModelStatistics
+from naiad.scheduling.states import State
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Services, Worker
@@ -47,11 +49,12 @@ class ModelVersion(Traffic):
         services: Services,
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
+        states: Sequence[State] = (),
     ) -> None:
-        super().__init__(config, version, samples, limiter)
+        super().__init__(config, version, samples, limiter, states)
         self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
-        interface = Interface(config.name, version, input_names(config), [tensor.name for tensor in config.outputs])
+        interface = Interface(config.name, version, input_names(config), output_names(config))
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         passive = {name for name, group in instance_groups(config).items() if group.passive}
         self._active = [instance for instance in self.instances if instance.name not in passive]
@@ -176,7 +179,12 @@ class ModelVersion(Traffic):
 
 
 def input_names(config: ModelConfig) -> list[str]:
-    """Names of all tensors that requests may bring to the model, control tensors and those of samples included."""
+    """Names of all tensors that requests may bring to the model: controls, states and those of samples included."""
     controls = config.message.sequence_batching.control_input
     inputs = [tensor.name for tensor in config.inputs]
-    return [*inputs, *(tensor.name for tensor in controls), *extra_inputs(config)]
+    return [*inputs, *(tensor.name for tensor in controls), *state_inputs(config), *extra_inputs(config)]
+
+
+def output_names(config: ModelConfig) -> list[str]:
+    """Names of all tensors that the model may answer with, states included."""
+    return list(dict.fromkeys([*(tensor.name for tensor in config.outputs), *state_outputs(config)]))

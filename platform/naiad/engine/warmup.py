@@ -17,14 +17,13 @@ from naiad.config import model_config_pb2 as pb
 from naiad.config.model import ModelConfig
 from naiad.engine.check import RequestCheck
 from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadError, RepositoryError
-from naiad.protocol.datatypes import BYTE_SIZES, Datatype
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.workers.exchange import Answer
 from naiad.workers.worker import Worker
 
 _FOLDER = "warmup"
 _PREFIX = "[request id: <id_unknown>] "
-_EMPTY_STRING = bytes(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ def extra_inputs(config: ModelConfig) -> list[str]:
     """Names of tensors that only samples bring; the reference gives them to the model, too."""
     known = {tensor.name for tensor in config.inputs}
     known.update(control.name for control in config.message.sequence_batching.control_input)
+    known.update(state.input_name for state in config.message.sequence_batching.state)
     named = dict.fromkeys(name for message in config.message.model_warmup for name in sorted(message.inputs))
     return [name for name in named if name not in known]
 
@@ -96,24 +96,27 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
         raise ConfigError(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set")
     data: bytes
     if kind == "input_data_file":
-        data = _read(directory / _FOLDER / message.input_data_file)
+        data = read_data_file(directory / _FOLDER / message.input_data_file)
         if width and len(data) < elements * width:
             raise ConfigError(
                 f"{_PREFIX}warmup setting expects {elements * width} bytes, but the data provided from "
                 f"{message.input_data_file} has {len(data)} bytes"
             )
         data = data[: elements * width] if width else data
-    elif not width:
-        data = _EMPTY_STRING * elements
-    elif kind == "random_data":
+    elif width and kind == "random_data":
         data = os.urandom(elements * width)
         data = bytes(byte & 1 for byte in data) if datatype is Datatype.BOOL else data
     else:
-        data = bytes(elements * width)
+        data = zeros(datatype, shape)
     return InputTensor(name, datatype, shape, data)
 
 
-def _read(path: Path) -> bytes:
+def read_data_file(path: Path) -> bytes:
+    """The bytes of a tensor that a model brings along; blocks.
+
+    Raises:
+        RepositoryError: If the file cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
+from math import prod
 
 import numpy as np
 
@@ -65,3 +67,8 @@ BY_NAME: dict[str, Datatype] = {d.name: d for d in Datatype if d is not Datatype
 
 BY_CONFIG_NAME: dict[str, Datatype] = {d.config_name: d for d in Datatype}
 """Datatypes by the name config.pbtxt uses, such as `TYPE_FP32` and `TYPE_STRING`."""
+
+
+def zeros(datatype: Datatype, shape: Iterable[int]) -> bytes:
+    """The bytes of a tensor of zeros, or of empty strings."""
+    return bytes(prod(shape) * (BYTE_SIZES[datatype] or 4))  # an empty string is its length alone

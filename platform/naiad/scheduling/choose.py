@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from naiad.config.model import ModelConfig
 from naiad.scheduling.batching import BatchRule
 from naiad.scheduling.controls import Controls
@@ -11,22 +13,23 @@ from naiad.scheduling.interface import Instance, Item, Scheduler
 from naiad.scheduling.sequence import SequenceScheduler
 from naiad.scheduling.sequence_rules import SequenceRules
 from naiad.scheduling.slots import Direct, Oldest, Strategy
+from naiad.scheduling.states import State
 
 __all__ = ["is_ordered", "scheduler_for", "sequence_scheduler_for"]
 
 _IDLE_US = 1_000_000
 
 
-def scheduler_for(config: ModelConfig) -> Scheduler[Instance, Item]:
-    """The scheduler of a model: of sequences, of batches, or first come first served."""
+def scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> Scheduler[Instance, Item]:
+    """The scheduler of a model: of sequences that have *states*, of batches, or first come first served."""
     if config.message.HasField("sequence_batching"):
-        return sequence_scheduler_for(config)
+        return sequence_scheduler_for(config, states)
     if config.message.HasField("dynamic_batching"):
         return DynamicScheduler.of(config)
     return FifoScheduler()
 
 
-def sequence_scheduler_for(config: ModelConfig) -> SequenceScheduler[Instance, Item]:
+def sequence_scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> SequenceScheduler[Instance, Item]:
     """The scheduler of a model with `sequence_batching`; direct where no strategy is given."""
     batching = config.message.sequence_batching
     controls = Controls(config)
@@ -51,6 +54,7 @@ def sequence_scheduler_for(config: ModelConfig) -> SequenceScheduler[Instance, I
         controls,
         slots,
         batching.max_sequence_idle_microseconds or _IDLE_US,
+        states,
     )
 
 

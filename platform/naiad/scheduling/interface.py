@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InputTensor
 from naiad.scheduling.compat import NamedTuple
+from naiad.scheduling.states import SequenceState
 
 __all__ = [
     "Action",
@@ -83,12 +84,14 @@ class Row(NamedTuple, Generic[AnyItem]):
         correlation_id: The sequence, which an iterative scheduler may have named; 0 in a row without a request.
         flags: SEQUENCE_START and SEQUENCE_END, as the model shall see them.
         controls: Control tensors to add to the request's inputs. Rows share them: nobody changes them.
+        state: What is kept of the sequence, whose tensors are further inputs; None if there is no such thing.
     """
 
     item: AnyItem | None
     correlation_id: int | str
     flags: int
     controls: tuple[InputTensor, ...]
+    state: SequenceState | None = None
 
 
 class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
+from collections.abc import Sequence as Values
 from itertools import count
 from typing import Generic
 
@@ -22,6 +23,7 @@ from naiad.scheduling.controls import Controls
 from naiad.scheduling.interface import Action, Instance, Item, Refuse, Row, RowDispatch, Warn
 from naiad.scheduling.sequence_rules import SequenceRules
 from naiad.scheduling.slots import Host, Sequence, SequenceRequest, Slot, Strategy
+from naiad.scheduling.states import SequenceState, State
 
 __all__ = ["SequenceScheduler"]
 
@@ -30,12 +32,19 @@ class SequenceScheduler(Generic[Instance, Item]):
     """Sequences, and the slots of instances; see `Scheduler`."""
 
     def __init__(
-        self, rules: SequenceRules, strategy: Strategy, controls: Controls, slots: int, idle_us: int = 1_000_000
+        self,
+        rules: SequenceRules,
+        strategy: Strategy,
+        controls: Controls,
+        slots: int,
+        idle_us: int = 1_000_000,
+        states: Values[State] = (),
     ) -> None:
         self._rules = rules
         self._strategy = strategy
         self._controls = controls
         self._slots = slots
+        self._states = states
         self._idle_ns = idle_us * 1000
         self._hosts: dict[Instance, Host[Instance, Item]] = {}
         self._free: list[tuple[int, int, Slot[Instance, Item]]] = []
@@ -314,4 +323,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         request = sequence.in_flight = sequence.queue.popleft()
         sequence.has_begun = True
         del self._waiting[request.item]
-        return Row(request.item, sequence.id, request.flags, self._controls.of(request.flags, sequence.id))
+        if self._states and (sequence.state is None or request.flags & SEQUENCE_START):
+            sequence.state = SequenceState(self._states)
+        controls = self._controls.of(request.flags, sequence.id)
+        return Row(request.item, sequence.id, request.flags, controls, sequence.state)

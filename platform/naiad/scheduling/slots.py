@@ -9,6 +9,7 @@ from typing import Generic, Protocol
 from naiad.scheduling.batching import BatchRule
 from naiad.scheduling.compat import NamedTuple
 from naiad.scheduling.interface import Instance, Item
+from naiad.scheduling.states import SequenceState
 
 __all__ = ["Batch", "Direct", "Host", "Oldest", "Sequence", "SequenceRequest", "Slot"]
 
@@ -45,9 +46,10 @@ class Sequence(Generic[Instance, Item]):
         has_begun: A request of it was dispatched: it cannot move to another instance any more.
         is_closed: Nothing will be added: its END has come, or it was given up.
         expires_ns: When it will have been in the backlog too long; 0 for never.
+        state: What is kept of it between its requests, once it has begun.
     """
 
-    __slots__ = ("expires_ns", "has_begun", "id", "in_flight", "is_closed", "queue", "slot")
+    __slots__ = ("expires_ns", "has_begun", "id", "in_flight", "is_closed", "queue", "slot", "state")
 
     def __init__(self, correlation_id: int | str) -> None:
         self.id = correlation_id
@@ -57,6 +59,7 @@ class Sequence(Generic[Instance, Item]):
         self.has_begun = False
         self.is_closed = False
         self.expires_ns = 0
+        self.state: SequenceState | None = None
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id!r} waiting={len(self.queue)} closed={self.is_closed}>"
