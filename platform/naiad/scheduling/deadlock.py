@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 Instance = TypeVar("Instance", bound=Hashable)
@@ -18,16 +18,7 @@ def find_stuck(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[
     Returns:
         The largest set of instances that each have a call which only instances of the set could answer.
     """
-    stuck = set(waits)
-    while True:
-        free = {
-            instance
-            for instance in stuck
-            if not any(servers and stuck.issuperset(servers) for servers in waits[instance])
-        }
-        if not free:
-            return stuck
-        stuck -= free
+    return _largest(waits, any)
 
 
 def find_standing(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
@@ -41,16 +32,23 @@ def find_standing(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> s
     Returns:
         The largest set of instances all of whose calls only instances of the set could answer.
     """
-    standing = set(calls)
+    return _largest(calls, all)
+
+
+def _largest(
+    calls: Mapping[Instance, Sequence[Collection[Instance]]], holds_up: Callable[[Iterator[bool]], bool]
+) -> set[Instance]:
+    """The largest set of instances that are held up, given for each of their calls whether the set alone answers it."""
+    held = set(calls)
     while True:
         free = {
             instance
-            for instance in standing
-            if not all(servers and standing.issuperset(servers) for servers in calls[instance])
+            for instance in held
+            if not holds_up(bool(servers) and held.issuperset(servers) for servers in calls[instance])
         }
         if not free:
-            return standing
-        standing -= free
+            return held
+        held -= free
 
 
 def cycle_from(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
