@@ -81,11 +81,6 @@ class OutputBlocks:
         self._waiting.append(waiter)
         return waiter
 
-    def free(self, offset: int) -> None:
-        """Take back a block that was never sent."""
-        with self._lock:
-            self._segment.release(offset)
-
     def _released(self, payload: bytes) -> None:
         with self._lock:
             for offset in wire.unpack(wire.Kind.RELEASE, payload)[0]:

@@ -130,11 +130,6 @@ class EnsembleRun(Generic[TensorT]):
         """Whether it has ended and no step is under way any more."""
         return self.is_ended and not self._under_way
 
-    @property
-    def under_way(self) -> Collection[int]:
-        """Numbers of the steps under way."""
-        return self._under_way.keys()
-
     def begin(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
         """Start with the request's inputs; those it left out are known not to come."""
         actions: list[Action[TensorT]] = []
