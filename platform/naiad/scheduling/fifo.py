@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+from naiad.scheduling.instances import Instances
 from naiad.scheduling.interface import Dispatch
 
 __all__ = ["Dispatch", "FifoScheduler"]
@@ -34,12 +35,11 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
-        self._load: dict[Instance, int] = {}
-        self._depth: dict[Instance, int] = {}
+        self._instances: Instances[Instance] = Instances()
         self._alone: set[Item] = set()
 
     def __repr__(self) -> str:
-        return f"<FifoScheduler waiting={len(self.waiting)} load={list(self._load.values())}>"
+        return f"<FifoScheduler waiting={len(self.waiting)} {self._instances!r}>"
 
     @property
     def waiting_count(self) -> int:
@@ -48,19 +48,16 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def add(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance became ready."""
-        self._load[instance] = 0
-        self._depth[instance] = 1
+        self._instances.add(instance)
         return self._dispatch()
 
     def remove(self, instance: Instance) -> None:
         """An instance is gone; what it held is the caller's to fail or to put back."""
-        self._load.pop(instance, None)
-        self._depth.pop(instance, None)
+        self._instances.remove(instance)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
         """How many requests the instance may hold at once; takes effect at the next decision."""
-        if instance in self._depth:
-            self._depth[instance] = depth
+        self._instances.set_depth(instance, depth)
 
     def enqueue(self, item: Item, now_ns: int = 0, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """A request arrived; *alone* if only an instance that holds nothing may be given it."""
@@ -77,9 +74,8 @@ class FifoScheduler(Generic[Instance, Item]):
     def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
         self._wait_first(items)
-        if instance in self._load:
-            self._load[instance] -= 1
-            self._depth[instance] = 1
+        self._instances.gave_back(instance)
+        self._instances.set_depth(instance, 1)
 
     def withdraw(self, item: Item) -> bool:
         """Take a waiting item out; False where it does not wait (any more)."""
@@ -92,8 +88,7 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance finished one dispatch."""
-        if instance in self._load:
-            self._load[instance] -= 1
+        self._instances.gave_back(instance)
         return self._dispatch()
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
@@ -119,20 +114,14 @@ class FifoScheduler(Generic[Instance, Item]):
     def _dispatch(self) -> list[Dispatch[Instance, Item]]:
         decisions: list[Dispatch[Instance, Item]] = []
         while self.waiting:
-            instance = self._freest()
-            if instance is None:
+            free = self._instances.freest()
+            if free is None:
                 break
+            instance, load = free
             if self._alone and self.waiting[0] in self._alone:
-                if self._load[instance]:
+                if load:
                     break
                 self._alone.discard(self.waiting[0])
-            self._load[instance] += 1
+            self._instances.given(instance)
             decisions.append(Dispatch(instance, (self.waiting.popleft(),)))
         return decisions
-
-    def _freest(self) -> Instance | None:
-        best, least = None, 1 << 30
-        for instance, load in self._load.items():
-            if load < least and load < self._depth[instance]:
-                best, least = instance, load
-        return best
