@@ -77,6 +77,13 @@ class RequestCheck:
             raise InvalidRequestError(f"request id must have at most {_ID_LIMIT} bytes")
         return batch_size
 
+    def check_for(self, version: int, request: InferRequest) -> int:
+        """As `check`; where the request has a pattern, note there that such requests fit this load of a *version*."""
+        batch_size = self.check(request)
+        if request.pattern is not None and self.is_repeatable(request):
+            request.pattern.checked_by, request.pattern.batch_size = version, batch_size
+        return batch_size
+
     def is_repeatable(self, request: InferRequest) -> bool:
         """Whether a request that differs from this one in its tensors' bytes alone fits too, and needs no reshaping."""
         known = [self._inputs[tensor.name] for tensor in request.inputs]

@@ -137,9 +137,7 @@ class EnsembleVersion:
             raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
         pattern = request.pattern
         if pattern is None or pattern.checked_by != self.number:
-            batch_size = self._check.check(request)
-            if pattern is not None and self._check.is_repeatable(request):
-                pattern.checked_by, pattern.batch_size = self.number, batch_size
+            batch_size = self._check.check_for(self.number, request)
         else:
             batch_size = pattern.batch_size
         key = next(self._keys)

@@ -20,9 +20,9 @@ from naiad.engine.ordered import Order, OrderedSink
 from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
 from naiad.engine.served import version_numbers
-from naiad.engine.statistics import Reason, Statistics
 from naiad.engine.states import StateOutputs
 from naiad.engine.warmup import Sample, WarmUp
+from naiad.engine.statistics import Reason, Statistics
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.choose import is_ordered, scheduler_for
@@ -30,9 +30,9 @@ from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.ordering import ResponseOrder
 from naiad.scheduling.sequence import SequenceScheduler
 from naiad.scheduling.shapes import ShapeKeys
-from naiad.workers.exchange import Answer, Batch
 from naiad.scheduling.states import State
 from naiad.workers.worker import Worker
+from naiad.workers.exchange import Answer, Batch
 
 logger = logging.getLogger("naiad.engine")
 
@@ -62,9 +62,9 @@ class Traffic:
         version: int,
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
-    ) -> None:
         states: Sequence[State] = (),
         self.config = config
+    ) -> None:
         self.version = version
         self.number = next(version_numbers)
         self.reason = ""
@@ -113,7 +113,7 @@ class Traffic:
             raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
         pattern = request.pattern
         if pattern is None or pattern.checked_by != self.number:
-            batch_size = self._check_anew(request)
+            batch_size = self._check.check_for(self.number, request)
         else:
             batch_size = pattern.batch_size
         key = next(self._keys)
@@ -124,12 +124,6 @@ class Traffic:
         else:
             self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
         return key
-
-    def _check_anew(self, request: InferRequest) -> int:
-        batch_size = self._check.check(request)
-        if request.pattern is not None and self._check.is_repeatable(request):
-            request.pattern.checked_by, request.pattern.batch_size = self.number, batch_size
-        return batch_size
 
     def _enqueue(self, pending: Pending, *, alone: bool) -> None:
         """Queue a request with a scheduler that looks at more of it than its age, and may refuse it."""
