@@ -21,8 +21,8 @@ from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
 from naiad.engine.served import version_numbers
 from naiad.engine.states import StateOutputs
-from naiad.engine.warmup import Sample, WarmUp
 from naiad.engine.statistics import Reason, Statistics
+from naiad.engine.warmup import Sample, WarmUp
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.choose import is_ordered, scheduler_for
@@ -31,8 +31,8 @@ from naiad.scheduling.ordering import ResponseOrder
 from naiad.scheduling.sequence import SequenceScheduler
 from naiad.scheduling.shapes import ShapeKeys
 from naiad.scheduling.states import State
-from naiad.workers.worker import Worker
 from naiad.workers.exchange import Answer, Batch
+from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 
@@ -63,8 +63,8 @@ class Traffic:
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
         states: Sequence[State] = (),
-        self.config = config
     ) -> None:
+        self.config = config
         self.version = version
         self.number = next(version_numbers)
         self.reason = ""
@@ -205,6 +205,17 @@ class Traffic:
                 pending.request.trace.computed(pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
+    def _prepare(self, worker: Worker, pending: Pending, response: InferResponse) -> InferResponse | None:
+        """Make of a model's response what its client shall have; None if that is nothing."""
+        if self._states is not None and response.outputs and not self._states.take(pending, response):
+            worker.credit(pending.key, 1)
+            return None
+        if self.config.decoupled:
+            pending.will_leave(response)
+        if self._reshape.is_needed and response.outputs:
+            self._reshape.apply(response)
+        return response
+
     def _again(self, worker: Worker, pending: Pending, started: int, ended: int) -> None:
         """The model wants a request once more, which only iterative sequences give it."""
         scheduler = self._scheduler
@@ -221,17 +232,6 @@ class Traffic:
             self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
             pending.worker, pending.queued = None, now  # each round counts as a request, as in the reference
             scheduler.reschedule(pending)
-    def _prepare(self, worker: Worker, pending: Pending, response: InferResponse) -> InferResponse | None:
-        """Make of a model's response what its client shall have; None if that is nothing."""
-        if self._states is not None and response.outputs and not self._states.take(pending, response):
-            worker.credit(pending.key, 1)
-            return None
-        if self.config.decoupled:
-            pending.will_leave(response)
-        if self._reshape.is_needed and response.outputs:
-            self._reshape.apply(response)
-        return response
-
             return
         message = f"model '{self.config.name}' rescheduled a request, {problem}"
         logger.error("%s", message)
