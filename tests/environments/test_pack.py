@@ -41,13 +41,10 @@ def _venv(folder: Path) -> Path:
     return folder
 
 
-def test_a_virtual_environment_is_refused_with_the_reason_and_a_way(tmp_path: Path) -> None:
+def test_a_virtual_environment_whose_python_is_gone_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ExecutionEnvironmentError) as caught:
         pack(_venv(tmp_path / "venv"), tmp_path / "out.tar.gz")
-    assert (
-        "is a virtual environment of the Python in /opt/python/bin, which borrows interpreter" in caught.value.message
-    )
-    assert "`naiad env build`" in caught.value.message
+    assert "it has no interpreter that runs (looked for " in caught.value.message
     assert [path.name for path in tmp_path.iterdir()] == ["venv"]
 
 
@@ -55,7 +52,7 @@ def test_a_virtual_environment_is_refused_with_the_reason_and_a_way(tmp_path: Pa
     ("made", "output", "said"),
     [
         (False, "out.tar.gz", "there is no such folder"),
-        (True, "out.tar.gz", "it is neither a conda environment nor made by `naiad env build`"),
+        (True, "out.tar.gz", "it is neither a conda environment nor a venv nor made by `naiad env build`"),
         (True, "out.rar", "cannot tell the format of .*out.rar by its name; end it in one of .tar.gz, "),
     ],
 )

@@ -6,10 +6,8 @@ The order matters: the interpreter is copied and compiled, then recorded for con
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +17,9 @@ import platformdirs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
+from naiad.environments.bytecode import compile_environment
 from naiad.environments.conda_meta import record_interpreter, write_history
+from naiad.environments.installed import packages_in
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.pip_install import find_pip, install_requirements
 from naiad.environments.probe import ask
@@ -91,14 +91,14 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     copy_base(base, prefix)
     # Before the long part: an interpreter that cannot be copied should not cost a download first.
     _require_hermetic(python, prefix, base)
-    _compile(python, prefix)
+    compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     if recipe.requirements is not None:
         progress(f"installing {recipe.requirements}")
         install_requirements(recipe, find_pip(base), python, progress)
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
-        _compile(python, prefix)
+        compile_environment(python, prefix, base.cache_tag)
     _copy_files(recipe, prefix)
     progress("checking that it runs by itself")
     _require_hermetic(python, prefix, base)
@@ -138,18 +138,6 @@ def _exactly(version: str) -> SpecifierSet:
         ) from None
 
 
-def _compile(python: Path, prefix: Path) -> None:
-    """Compile what has no bytecode yet: it halves the start of a guest, and a read-only environment never gets it."""
-    folders = [str(path) for path in prefix.glob("lib*") if path.is_dir()]
-    # Some packages ship files for other versions of Python; those that do not compile are never imported.
-    subprocess.run(
-        [python, "-I", "-m", "compileall", "-q", "-j", "0", *folders],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-
-
 def _copy_files(recipe: Recipe, prefix: Path) -> None:
     for source in recipe.files:
         target = prefix / "share" / recipe.name / source.relative_to(recipe.folder)
@@ -177,10 +165,7 @@ def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None
 
 
 def _packages(prefix: Path) -> tuple[tuple[str, str], ...]:
-    # Debian's Python keeps packages in `lib/python3/dist-packages`.
-    folders = [str(folder) for kind in ("site", "dist") for folder in prefix.glob(f"lib*/python*/{kind}-packages")]
-    found = importlib.metadata.distributions(path=folders)
-    return tuple(sorted((one.name, one.version) for one in found))
+    return tuple((one.name, one.version) for one in packages_in(prefix) if one.source == "python")
 
 
 def _reason(error: OSError) -> str:

@@ -46,7 +46,6 @@ def record_interpreter(prefix: Path, version: str) -> int:
         "depends": [],
         "constrains": [],
         "license": "PSF-2.0",
-        "timestamp": int(time.time() * 1000),
         "files": [entry["_path"] for entry in entries],
         "link": {"source": str(prefix), "type": 1},
     }

@@ -7,13 +7,14 @@ in place in the string table, so it can become shorter but never longer: nothing
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["DynamicSection", "overwrite_search_path", "read_dynamic_section"]
+__all__ = ["DynamicSection", "dynamic_facts", "overwrite_search_path", "read_dynamic_section", "string_at"]
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
@@ -38,16 +39,25 @@ class DynamicSection:
 
 def read_dynamic_section(path: Path) -> DynamicSection | None:
     """The dynamic section of a file; None where it is no ELF file of this kind or is linked statically."""
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            return None
-        file.seek(0)
-        data = file.read()
+    data = _elf(path)
     try:
-        return _parse(data)
+        return _parse(data) if data is not None else None
     except (struct.error, ValueError):
         # Debug companions keep the headers of a file and leave its contents out.
         return None
+
+
+def dynamic_facts(path: Path) -> tuple[bytes, dict[int, int], Callable[[int], int | None]] | None:
+    """A file's bytes, the first value of each tag of its dynamic section, and what finds an address in the bytes."""
+    data = _elf(path)
+    try:
+        loads, dynamic = _segments(data) if data is not None else ([], None)
+        if data is None or dynamic is None:
+            return None
+        values = dict(reversed(list(_dynamic_entries(data, *dynamic))))
+    except struct.error:
+        return None
+    return data, values, partial(_file_offset, loads)
 
 
 def overwrite_search_path(path: Path, section: DynamicSection, new: str) -> None:
@@ -68,7 +78,21 @@ def overwrite_search_path(path: Path, section: DynamicSection, new: str) -> None
         file.write(replacement.ljust(len(old), b"\0"))
 
 
-def _parse(data: bytes) -> DynamicSection | None:
+def string_at(data: bytes, offset: int) -> str:
+    """The text that begins at an offset of a file."""
+    return data[offset : data.index(b"\0", offset)].decode(errors="surrogateescape")
+
+
+def _elf(path: Path) -> bytes | None:
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(0)
+        return file.read()
+
+
+def _segments(data: bytes) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+    """Address, offset and size of each loaded part, and offset and size of the dynamic section."""
     loads: list[tuple[int, int, int]] = []
     dynamic: tuple[int, int] | None = None
     for kind, _, offset, address, _, size, _, _ in _program_headers(data):
@@ -76,6 +100,11 @@ def _parse(data: bytes) -> DynamicSection | None:
             loads.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
             dynamic = (offset, size)
+    return loads, dynamic
+
+
+def _parse(data: bytes) -> DynamicSection | None:
+    loads, dynamic = _segments(data)
     if dynamic is None:
         return None
     entries = list(_dynamic_entries(data, *dynamic))
@@ -83,12 +112,12 @@ def _parse(data: bytes) -> DynamicSection | None:
     strings = _file_offset(loads, values[_DT_STRTAB]) if _DT_STRTAB in values else None
     if strings is None:
         return None
-    needed = tuple(_string(data, strings + value) for tag, value in entries if tag == _DT_NEEDED)
+    needed = tuple(string_at(data, strings + value) for tag, value in entries if tag == _DT_NEEDED)
     # The loader ignores RPATH where there is a RUNPATH.
     path = values.get(_DT_RUNPATH, values.get(_DT_RPATH))
     if path is None:
         return DynamicSection(needed, "", 0)
-    return DynamicSection(needed, _string(data, strings + path), strings + path)
+    return DynamicSection(needed, string_at(data, strings + path), strings + path)
 
 
 def _program_headers(data: bytes) -> Iterator[tuple[int, ...]]:
@@ -111,7 +140,3 @@ def _file_offset(loads: list[tuple[int, int, int]], address: int) -> int | None:
         if start <= address < start + size:
             return offset + address - start
     return None
-
-
-def _string(data: bytes, offset: int) -> str:
-    return data[offset : data.index(b"\0", offset)].decode(errors="surrogateescape")
