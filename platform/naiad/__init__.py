@@ -4,6 +4,7 @@ The folders of this package are the stages of the job and import only downward; 
 lists them with one line of purpose each.
 """
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 try:
@@ -11,4 +12,56 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0.0.0"
 
+_IN_PROCESS = (
+    "AlreadyExistsError",
+    "AsyncResponseIterator",
+    "DLDeviceType",
+    "DataType",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InstanceGroupKind",
+    "InternalError",
+    "InvalidArgumentError",
+    "KServeGrpc",
+    "KServeHttp",
+    "LogFormat",
+    "MemoryBuffer",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricFormat",
+    "MetricKind",
+    "Metrics",
+    "Model",
+    "ModelBatchFlag",
+    "ModelControlMode",
+    "ModelDictionary",
+    "ModelLoadDeviceLimit",
+    "ModelTxnPropertyFlag",
+    "NotFoundError",
+    "Options",
+    "RateLimitMode",
+    "RateLimiterResource",
+    "ResponseIterator",
+    "Server",
+    "Tensor",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+)
+"""What `import naiad` offers as `import tritonserver` does; loaded when asked for, as the server's code is large."""
+
 __all__ = ["__version__"]
+__all__ += _IN_PROCESS
+
+
+def __getattr__(name: str) -> object:
+    if name not in _IN_PROCESS:
+        raise AttributeError(f"module 'naiad' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module("naiad.inprocess"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_IN_PROCESS})

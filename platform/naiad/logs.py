@@ -78,15 +78,16 @@ class GuestName:
 class ActiveLog:
     """A log that is set up, until it is closed; then logging is as it was before."""
 
-    def __init__(self, handler: logging.Handler, settings: LogSettings) -> None:
+    def __init__(self, handler: logging.Handler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
+        # What libraries warn of comes through the root logger; in another's program that is not ours to print.
+        self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
         self._before = (self._logger.level, self._logger.propagate)
         self.change(settings)
-        # Our lines are printed here alone; what libraries warn of comes through the root logger.
-        self._logger.propagate = False
-        self._logger.addHandler(handler)
-        logging.getLogger().addHandler(handler)
+        self._logger.propagate = False  # our lines are printed here alone
+        for logger in self._loggers:
+            logger.addHandler(handler)
 
     def __enter__(self) -> ActiveLog:  # noqa: PYI034 - typing.Self is 3.11+
         return self
@@ -112,7 +113,7 @@ class ActiveLog:
         """Write what is left and let go of the file."""
         level, self._logger.propagate = self._before
         self._logger.setLevel(level)
-        for logger in (self._logger, logging.getLogger()):
+        for logger in self._loggers:
             logger.removeHandler(self._handler)
         self._handler.close()
 
@@ -169,13 +170,13 @@ class _LevelFilter(logging.Filter):
         return level >= _lowest_verbose(settings.verbose)
 
 
-def configure(settings: LogSettings) -> ActiveLog:
-    """Send the log where the settings say, until the result is closed.
+def configure(settings: LogSettings, *, of_libraries: bool = True) -> ActiveLog:
+    """Send the log, and with *of_libraries* what libraries log, where the settings say, until the result is closed.
 
     Raises:
         OSError: If the file cannot be opened.
     """
-    return ActiveLog(_handler(settings.file), settings)
+    return ActiveLog(_handler(settings.file), settings, of_libraries=of_libraries)
 
 
 def escapes_messages(environ: Mapping[str, str]) -> bool:

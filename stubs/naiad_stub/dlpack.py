@@ -3,17 +3,20 @@
 Imported at the first use only, as ctypes is dear. The capsules are the legacy, unversioned ones every library reads.
 
 Who frees what: the capsule owns the managed tensor until a consumer renames it to "used_dltensor"; from then on the
-consumer calls its deleter. As a producer we keep buffer, shape and managed tensor in `_exported` until then; as a
-consumer we call the deleter when the last view of the memory is gone.
+consumer calls its deleter. As a producer we let numpy lend the memory where it can, and else keep buffer, shape and
+managed tensor in `_exported` until then; as a consumer we call the deleter when the last view of the memory is gone.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from naiad_stub.datatypes import BYTES, ITEM_SIZES, Buffer, Shape, element_count
 from naiad_stub.exceptions import TritonModelException
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _CPU = 1
 _PINNED = 3
@@ -95,6 +98,28 @@ def to_capsule(code: int, shape: Shape, data: Buffer) -> Any:
     kind = _TYPES[code]
     if kind is None:
         raise TritonModelException("DLPack does not have support for string tensors.")
+    import numpy as np
+
+    array: np.ndarray[Any, Any] = np.frombuffer(data, np.dtype(f"u{ITEM_SIZES[code]}"))
+    if array.flags.writeable and hasattr(array, "__dlpack__"):
+        return _capsule_of_numpy(array.reshape(shape), kind)
+    return _capsule_of_ours(shape, kind, data)
+
+
+def _capsule_of_numpy(array: np.ndarray[Any, Any], kind: Tuple[int, int]) -> Any:
+    """A capsule that numpy frees.
+
+    Its deleter is C. Consumers such as numpy itself call deleters also while an exception is on its way, and a
+    function of Python must not be called then: the exception would be lost.
+    """
+    capsule = array.__dlpack__()
+    managed = _DLManagedTensor.from_address(_capsule_pointer(id(capsule), _NAME))
+    managed.dl_tensor.dtype_code, managed.dl_tensor.dtype_bits = kind
+    return capsule
+
+
+def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer) -> Any:
+    """A capsule over memory that may only be read, which numpy does not lend, or of a numpy older than 1.22."""
     managed = _DLManagedTensor()
     tensor = managed.dl_tensor
     sizes = (ctypes.c_int64 * len(shape))(*shape)

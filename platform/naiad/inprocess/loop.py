@@ -1,0 +1,70 @@
+"""An event loop on a thread of its own, for callers who have none or another one."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+__all__ = ["LoopThread"]
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Runs an event loop until it is closed.
+
+    The thread is a daemon, so a program that forgets to close it ends all the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        # One that `close` can end without a further thread: at the end of a program none can be started.
+        self._workers = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-worker")
+        self._loop.set_default_executor(self._workers)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine to its end and return what it returns; where the wait is interrupted, it is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., _T], *args: object) -> _T:
+        """Call a function on the loop's thread and return what it returns: cheaper than a coroutine."""
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(_answer, future, function, args)
+        return future.result()
+
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function on the loop's thread soon; not at all once the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def close(self) -> None:
+        """End the loop and its threads."""
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._workers.shutdown()
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+def _answer(future: concurrent.futures.Future[Any], function: Callable[..., Any], args: tuple[object, ...]) -> None:
+    try:
+        future.set_result(function(*args))
+    except BaseException as error:  # noqa: BLE001 - it is the caller's
+        future.set_exception(error)

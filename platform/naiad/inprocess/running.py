@@ -1,0 +1,151 @@
+"""A started server: its event loop's thread, its engine, and what is started on them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from naiad.app import build_engine, build_loader
+from naiad.config.options import ServerOptions
+from naiad.engine.engine import Engine
+from naiad.errors import NaiadError
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.log_settings import NoLog
+from naiad.frontends.metrics.collect import pending_requests
+from naiad.frontends.metrics.custom import custom_families
+from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnsupportedError, translated
+from naiad.inprocess.loop import LoopThread
+from naiad.inprocess.metrics import own_families
+from naiad.inprocess.options import Options, log_settings, server_options
+from naiad.logs import ActiveLog, configure
+
+__all__ = ["RunningServer"]
+
+# A program that sets up no logging gets no lines from us, as the package's; one that does gets them where it wants.
+logging.getLogger("naiad").addHandler(logging.NullHandler())
+
+
+class RunningServer:
+    """What `Server.start` makes and `Server.stop` ends.
+
+    Attributes:
+        loop: The thread that everything runs on.
+        engine: The engine, to be called on that thread.
+        options: The server's options.
+        extensions: What all services of this server share.
+    """
+
+    def __init__(self, options: ServerOptions, loop: LoopThread, log: ActiveLog | None) -> None:
+        self.options = options
+        self.loop = loop
+        self.extensions = Extensions(log=log or NoLog())
+        self.engine: Engine
+        self._log = log
+        self._stack = AsyncExitStack()
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def start(given: Options) -> RunningServer:
+        """Start a server and load its models.
+
+        Raises:
+            TypeError: If an option has the wrong type.
+            NaiadError: If a repository cannot be read.
+            TritonError: If an option cannot be used, or (exit on error) a model not be loaded.
+        """
+        options = server_options(given)
+        running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
+        try:
+            failures = running.loop.run(running._start_engine())
+            if failures and options.exit_on_error:
+                raise _not_loaded(failures)
+        except BaseException:
+            running.stop()
+            raise
+        return running
+
+    async def _start_engine(self) -> list[NaiadError]:
+        self.engine = build_engine(self.options, build_loader(self.options))
+        self._stack.push_async_callback(self.engine.stop)
+        return await self.engine.start()
+
+    def stop(self) -> None:
+        """End services, models and the thread; a second time, nothing."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        try:
+            self.loop.run(self._stack.aclose())
+        finally:
+            self.loop.close()
+            if self._log is not None:
+                self._log.close()
+
+    def serve(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
+        """Start a service on the loop, which ends with the server at the latest; return its port."""
+
+        async def begin() -> int:
+            port = await start()
+            self._stack.push_async_callback(stop)
+            return port
+
+        with translated():
+            return self.loop.run(begin())
+
+    def end(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Stop a service; not needed before `stop`."""
+
+        async def finish() -> None:
+            await stop()
+
+        with translated():
+            self.loop.run(finish())
+
+    def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
+        """A service of all metrics, not started.
+
+        Raises:
+            UnsupportedError: If the options switch them off.
+        """
+        if not self.options.allow_metrics:
+            raise UnsupportedError("metrics not supported")
+        engine = self.engine
+        return MetricsFrontend(
+            engine,
+            address=address,
+            port=port,
+            collectors=[
+                lambda: [pending_requests(engine.pending_counts())],
+                lambda: custom_families(engine.metrics),
+                own_families,
+            ],
+            with_system=self.options.allow_cpu_metrics,
+        )
+
+    def metrics(self) -> str:
+        """All metrics now."""
+        page = self.metrics_frontend()
+        with translated():
+            return self.loop.call(page.scrape).decode()
+
+
+def _open_log(options: Options) -> ActiveLog | None:
+    settings = log_settings(options)
+    if settings is None:
+        return None
+    try:
+        return configure(settings, of_libraries=False)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"Options.log_file={options.log_file}: cannot be opened: {error.strerror or error}"
+        ) from error
+
+
+def _not_loaded(failures: list[NaiadError]) -> InternalError:
+    reasons = "\n".join(f"  {failure.message}" for failure in failures)
+    return InternalError(f"failed to load all models\n{reasons}")
