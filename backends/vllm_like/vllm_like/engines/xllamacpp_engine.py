@@ -1,0 +1,250 @@
+"""llama.cpp in this process: GGUF files on a CPU, requests batched as they come and go.
+
+A request has a thread of its own while it runs, since llama.cpp's calls wait; what it writes is sent by that thread.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping
+
+from vllm_like import keys
+from vllm_like.engines import llama_answers, llama_requests, threads
+from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
+from vllm_like.settings import Settings
+
+DEFAULT_MAX_MODEL_LEN = 4096
+DEFAULT_MAX_NUM_SEQS = 4
+DEFAULT_BATCHED_TOKENS = 512
+_MAGIC = b"GGUF"
+_USED = (
+    "model",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_logprobs",
+    "seed",
+    "served_model_name",
+    "runner",
+    "task",
+    "convert",
+    "pooler_config",
+    "enable_lora",
+    "enable_prefix_caching",
+    "disable_log_stats",
+)
+_OPTIONS: Mapping[str, Any] = {
+    "n_threads": None,
+    "n_threads_batch": None,
+    "poll": 0,
+    "n_gpu_layers": None,
+    "flash_attn": "auto",
+    "cache_type_k": "f16",
+    "cache_type_v": "f16",
+    "kv_unified": False,
+    "cache_ram_mib": 0,
+    "warmup": True,
+    "verbosity": 0,
+}
+"""`engine_options` and their defaults; None leaves it to llama.cpp, or to us."""
+
+
+def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:  # noqa: ARG001 - it dies with us
+    """Load a model.
+
+    Raises:
+        ValueError: If the settings are wrong, or the file is none that llama.cpp can load.
+    """
+    keys.refuse_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    path = settings.find("model")
+    with Path(path).open("rb") as file:
+        if file.read(4) != _MAGIC:
+            raise ValueError(f"'{path}' is no GGUF file, which is what the engine xllamacpp loads")
+    settings.tell_ignored(_USED, log)
+    return LlamaEngine(settings, path, log)
+
+
+class LlamaEngine(Engine):
+    """One model of llama.cpp's server, without its HTTP."""
+
+    def __init__(self, settings: Settings, path: str, log: Callable[[str], None]) -> None:
+        try:
+            import xllamacpp
+        except ImportError as error:
+            raise ValueError(
+                f"the engine xllamacpp needs a package of that name in '{sys.prefix}', the model's environment: {error}"
+            ) from None
+        self._library = xllamacpp
+        self.max_model_len = settings.number("max_model_len", DEFAULT_MAX_MODEL_LEN)
+        slots = settings.number("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+        self._max_logprobs = settings.number("max_logprobs", 20, least=0)
+        self._seed = settings.arguments.get("seed")
+        self._embeds = _is_for_embeddings(settings)
+        self.loras = list(settings.loras) if settings.arguments.get("enable_lora") else None
+        self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
+        parameters = self._parameters(settings, path, slots)
+        self._server = _load(xllamacpp, parameters)
+        self._threads = ThreadPoolExecutor(slots, "llama")
+        self._is_closed = False
+        log(
+            f"llama.cpp serves '{path}': {slots} requests at a time of {self.max_model_len} tokens each "
+            f"(max_num_seqs, max_model_len), {parameters.cpuparams.n_threads} threads"
+        )
+
+    def _parameters(self, settings: Settings, path: str, slots: int) -> Any:
+        library = self._library
+        options: Dict[str, Any] = {**_OPTIONS, **settings.options}
+        made = library.CommonParams()
+        made.model.path = path
+        made.n_parallel = slots
+        made.n_ctx = self.max_model_len * slots
+        made.n_batch = settings.number("max_num_batched_tokens", max(DEFAULT_BATCHED_TOKENS, slots))
+        made.n_ubatch = min(made.n_ubatch, made.n_batch)
+        made.cpuparams.n_threads = options["n_threads"] or threads.default()
+        made.cpuparams_batch.n_threads = options["n_threads_batch"] or made.cpuparams.n_threads
+        # ggml's threads wait for each other by spinning, which on a busy machine costs more than it gains.
+        made.cpuparams.poll = made.cpuparams_batch.poll = options["poll"]
+        made.flash_attn_type = _member(library.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_", options, "flash_attn")
+        made.cache_type_k = _member(library.ggml_type, "GGML_TYPE_", options, "cache_type_k")
+        made.cache_type_v = _member(library.ggml_type, "GGML_TYPE_", options, "cache_type_v")
+        made.kv_unified = options["kv_unified"]
+        made.cache_ram_mib = options["cache_ram_mib"]
+        made.warmup = options["warmup"]
+        made.verbosity = options["verbosity"]
+        made.cache_prompt = settings.arguments.get("enable_prefix_caching") is not False
+        if options["n_gpu_layers"] is not None:
+            made.n_gpu_layers = options["n_gpu_layers"]
+        if settings.chat_template:
+            made.chat_template = settings.chat_template
+        if self._embeds:
+            made.embedding = True
+            made.pooling_type = _pooling(library, settings)
+            made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # one input has to fit into one step
+        self._add_loras(made, settings)
+        # llama.cpp opens its own HTTP on a port of the loopback; nobody is given the key to it.
+        made.ui = False
+        made.api_keys = [secrets.token_hex(32)]
+        return made
+
+    def _add_loras(self, parameters: Any, settings: Settings) -> None:
+        if not settings.loras:
+            return
+        adapters = []
+        for path in settings.loras.values():
+            adapter = self._library.CommonAdapterLoraInfo(path, 1.0)
+            adapters.append(adapter)
+        parameters.lora_adapters = adapters
+        parameters.lora_init_without_apply = True  # requests name theirs
+
+    def generate(self, generation: Generation, sink: Sink) -> None:
+        """Answer a request for text, on a thread of its own once one is free."""
+        body = llama_requests.body(generation, self._seed, self._max_logprobs, self._check_schema)
+        if self.loras:
+            wanted = self._lora_numbers.get(generation.lora)
+            body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
+        self._threads.submit(self._run, body, generation, sink)
+
+    def _run(self, body: Dict[str, Any], generation: Generation, sink: Sink) -> None:
+        error: Any = None
+        try:
+            if not sink.is_cancelled():
+                reader = llama_answers.Reader(generation, sink)
+                server = self._server
+                handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
+                handle(body, reader.take)
+                error = reader.error
+        except ValueError as raised:  # llama.cpp's word for a conversation it cannot read
+            error = CallerError(str(raised))
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+            error = raised
+        sink.end(error)
+
+    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        """Answer a request for vectors."""
+        if not self._embeds:
+            raise CallerError("this model makes no embeddings: 'runner' in its model.json is not 'pooling'")
+        body: Dict[str, Any] = {"input": list(request.inputs), "encoding_format": "float"}
+        self._threads.submit(self._run_embedding, body, request, sink)
+
+    def _run_embedding(self, body: Dict[str, Any], request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        vectors: List[List[float]] = []
+        tokens = 0
+        error: Any = None
+        try:
+            answer = self._server.handle_embeddings(body)
+            error = llama_answers.error_of(answer)
+            if error is None:
+                tokens = answer["usage"]["prompt_tokens"]
+                vectors = [each["embedding"] for each in sorted(answer["data"], key=lambda each: each["index"])]
+                vectors = llama_answers.shortened(vectors, request.dimensions)
+        except Exception as raised:  # noqa: BLE001 - likewise
+            error = raised
+        sink(vectors, tokens, error)
+
+    def _check_schema(self, schema: Dict[str, Any]) -> None:
+        """Raise where llama.cpp would write whatever it likes, since it has found no sense in the schema."""
+        try:
+            self._library.json_schema_to_grammar(schema)
+        except Exception as error:  # noqa: BLE001 - likewise
+            raise CallerError(f"the JSON schema cannot be followed: {error}") from None
+
+    def check_health(self) -> None:
+        """It lives as long as this process does."""
+        if self._is_closed:
+            raise RuntimeError("it was shut down")
+
+    def shutdown(self) -> None:
+        """Wait for requests under way and free the model."""
+        self._is_closed = True
+        self._threads.shutdown(wait=True)
+        self._server = None
+
+
+def _is_for_embeddings(settings: Settings) -> bool:
+    return "pooling" in {settings.arguments.get("runner"), settings.arguments.get("task")} or bool(
+        {"embed", "embedding"} & {settings.arguments.get("task"), settings.arguments.get("convert")}
+    )
+
+
+def _pooling(library: Any, settings: Settings) -> Any:
+    config = settings.arguments.get("pooler_config") or {}
+    given = {"pooling_type": config.get("pooling_type") or config.get("seq_pooling_type") or "mean"}
+    return _member(library.llama_pooling_type, "LLAMA_POOLING_TYPE_", given, "pooling_type")
+
+
+def _member(kind: Any, prefix: str, options: Mapping[str, Any], key: str) -> Any:
+    """The member of an enumeration that the value of an option names."""
+    found = getattr(kind, prefix + str(options[key]).upper(), None)
+    if found is None:
+        known = sorted(name[len(prefix) :].lower() for name in dir(kind) if name.startswith(prefix))
+        raise ValueError(f"'{key}' in model.json is '{options[key]}'; llama.cpp knows {', '.join(known)}")
+    return found
+
+
+def _load(library: Any, parameters: Any) -> Any:
+    try:
+        return library.Server(parameters)
+    except RuntimeError as error:
+        first = str(error)
+    # The reason is in the native log alone, which is off: try again with it on, and quote it.
+    parameters.verbosity = 2
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            return library.Server(parameters)
+        except RuntimeError:
+            pass
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    wrong = [line.strip() for line in lines if "error" in line.lower() or "fail" in line.lower()]
+    raise ValueError(f"llama.cpp could not load '{parameters.model.path}': {'; '.join(wrong[:4]) or first}")

@@ -1,0 +1,83 @@
+"""Names of settings: which `model.json` may hold, whatever engine reads it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Dict, FrozenSet, Iterable, Mapping
+
+
+def _words(text: str) -> FrozenSet[str]:
+    return frozenset(text.split())
+
+
+OURS = _words("engine engine_options chat_template")
+"""What we add."""
+
+VLLM = _words("""
+model model_weights served_model_name tokenizer hf_config_path runner convert task skip_tokenizer_init
+enable_prompt_embeds tokenizer_mode trust_remote_code allowed_local_media_path allowed_media_domains download_dir
+safetensors_load_strategy load_format config_format dtype kv_cache_dtype seed max_model_len cudagraph_capture_sizes
+max_cudagraph_capture_size cuda_graph_sizes distributed_executor_backend pipeline_parallel_size master_addr
+master_port nnodes node_rank tensor_parallel_size prefill_context_parallel_size decode_context_parallel_size
+data_parallel_size data_parallel_rank data_parallel_start_rank data_parallel_size_local data_parallel_address
+data_parallel_rpc_port data_parallel_hybrid_lb data_parallel_external_lb data_parallel_backend enable_expert_parallel
+moe_backend enable_dbo eplb_config enable_eplb expert_placement_strategy max_parallel_loading_workers block_size
+enable_prefix_caching prefix_caching_hash_algo disable_sliding_window disable_cascade_attn offload_backend
+cpu_offload_gb cpu_offload_params gpu_memory_utilization kv_cache_memory_bytes max_num_batched_tokens
+max_num_partial_prefills max_long_partial_prefills long_prefill_token_threshold max_num_seqs max_logprobs
+logprobs_mode disable_log_stats aggregate_engine_logging revision code_revision hf_token hf_overrides
+tokenizer_revision quantization quantization_config allow_deprecated_quantization enforce_eager
+disable_custom_all_reduce language_model_only limit_mm_per_prompt enable_mm_embeds interleave_mm_strings
+media_io_kwargs mm_processor_kwargs mm_processor_cache_gb mm_processor_cache_type mm_encoder_only mm_encoder_tp_mode
+mm_encoder_attn_backend io_processor_plugin skip_mm_profiling video_pruning_rate enable_lora max_loras max_lora_rank
+default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype ray_workers_use_nsight num_gpu_blocks_override
+model_loader_extra_config ignore_patterns enable_chunked_prefill disable_chunked_mm_input
+disable_hybrid_kv_cache_manager structured_outputs_config reasoning_parser reasoning_parser_plugin speculative_config
+show_hidden_metrics_for_version otlp_traces_endpoint collect_detailed_traces kv_cache_metrics kv_cache_metrics_sample
+cudagraph_metrics enable_layerwise_nvtx_tracing enable_mfu_metrics enable_logging_iteration_details
+enable_mm_processor_stats scheduling_policy scheduler_cls pooler_config compilation_config attention_config
+mamba_config kernel_config enable_flashinfer_autotune worker_cls worker_extension_cls profiler_config
+kv_transfer_config kv_events_config ec_transfer_config generation_config enable_sleep_mode override_generation_config
+model_impl attention_backend mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode
+additional_config use_tqdm_on_load pt_load_map_location logits_processors async_scheduling stream_interval
+kv_sharing_fast_prefill optimization_level performance_mode kv_offloading_size kv_offloading_backend tokens_only
+shutdown_timeout weight_transfer_config enable_log_requests
+""")
+"""Arguments of vLLM's engine, as its releases up to 0.32 have them."""
+
+VLLM_FORMER = _words("""
+device disable_async_output_proc disable_log_requests disable_mm_preprocessor_cache
+enable_multimodal_encoder_data_parallel enable_prompt_adapter enable_reasoning engine_use_ray guided_decoding_backend
+guided_decoding_disable_any_whitespace guided_decoding_disable_fallback logits_processor_pattern
+long_lora_scaling_factors lora_extra_vocab_size max_context_len_to_capture max_log_len max_prompt_adapter_token
+max_prompt_adapters max_seq_len_to_capture multi_step_stream_outputs num_lookahead_slots num_scheduler_steps
+num_speculative_tokens override_neuron_config override_pooler_config preemption_mode qlora_adapter_name_or_path
+quantization_param_path rope_scaling rope_theta scheduler_delay_factor spec_decoding_acceptance_method
+speculative_draft_tensor_parallel_size speculative_max_model_len speculative_model speculative_disable_by_batch_size
+swap_space tokenizer_pool_extra_config tokenizer_pool_size tokenizer_pool_type
+typical_acceptance_sampler_posterior_alpha typical_acceptance_sampler_posterior_threshold use_v2_block_manager
+worker_use_ray
+""")
+"""Those of earlier releases, which files written for them still have."""
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise where *given* has a key that is none of *known*.
+
+    Raises:
+        ValueError: It names all of them, and what may have been meant.
+    """
+    known = sorted(known)
+    wrong = []
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1, 0.6)
+            wrong.append(f"'{key}' (did you mean '{near[0]}'?)" if near else f"'{key}'")
+    if wrong:
+        raise ValueError(f"{where} has unknown keys: {', '.join(wrong)}")
+
+
+def without(given: Mapping[str, Any], names: Iterable[str]) -> Dict[str, Any]:
+    """*given* without the keys *names*."""
+    dropped = set(names)
+    return {key: value for key, value in given.items() if key not in dropped}

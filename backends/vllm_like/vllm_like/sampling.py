@@ -1,0 +1,152 @@
+"""Sampling parameters by vLLM's names: told apart, cast, and nothing unknown let through."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+from vllm_like import keys
+from vllm_like.engines.base import CallerError
+
+_TRUE = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, str):
+        return _TRUE[value.lower()]
+    if isinstance(value, (bool, int)):
+        return bool(value)
+    raise ValueError
+
+
+def _integer(value: Any) -> int:
+    number = int(value)
+    if isinstance(value, float) and number != value:
+        raise ValueError
+    return number
+
+
+def _parsed(value: Any) -> Any:
+    """A value that is JSON in a string, as request parameters have to be."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _strings(value: Any) -> List[str]:
+    if isinstance(value, str):
+        value = json.loads(value) if value[:1] == "[" and value[-1:] == "]" else [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError
+    return value
+
+
+def _integers(value: Any) -> List[int]:
+    value = _parsed(value)
+    if not isinstance(value, list):
+        raise ValueError
+    return [_integer(item) for item in value]
+
+
+def _biases(value: Any) -> Dict[int, float]:
+    return {int(token): float(bias) for token, bias in _parsed(value).items()}
+
+
+def _object(value: Any) -> Dict[str, Any]:
+    value = _parsed(value)
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+_KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
+    "a whole number": (
+        _integer,
+        ("n", "best_of", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
+         "truncate_prompt_tokens"),
+    ),
+    "a number": (
+        float,
+        ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p",
+         "length_penalty"),
+    ),
+    "true or false": (
+        _boolean,
+        ("ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens",
+         "spaces_between_special_tokens", "use_beam_search", "early_stopping"),
+    ),
+    "a string or a list of strings": (_strings, ("stop", "bad_words")),
+    "a list of whole numbers": (_integers, ("stop_token_ids", "allowed_token_ids")),
+    "an object of numbers by token": (_biases, ("logit_bias",)),
+    "an object": (_object, ("structured_outputs", "guided_decoding", "extra_args")),
+    "a string": (str, ("lora_name",)),
+}  # fmt: skip
+_CASTS = {name: (cast, kind) for kind, (cast, names) in _KINDS.items() for name in names}
+
+NOT_SAMPLING = frozenset(
+    ("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
+)
+"""Request parameters that are the protocol's own and mean nothing here."""
+
+RANGES: Mapping[str, Tuple[float, float]] = {
+    "n": (1, 128),
+    "temperature": (0, float("inf")),
+    "top_p": (0, 1),
+    "top_k": (-1, float("inf")),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "max_tokens": (1, float("inf")),
+    "min_tokens": (0, float("inf")),
+    "logprobs": (0, float("inf")),
+}
+
+
+def parse(text: str, where: str) -> Dict[str, Any]:
+    """Parameters of a JSON object, cast to their types; null means not given.
+
+    Args:
+        text: The JSON.
+        where: What it was, for errors.
+
+    Raises:
+        CallerError: If it is no object, or holds what is unknown or of the wrong type.
+    """
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError as error:
+        raise CallerError(f"{where} is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise CallerError(f"{where} must be a JSON object")
+    return cast(keys.without(given, NOT_SAMPLING))
+
+
+def cast(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """*given* with every value of the type its name asks for.
+
+    Raises:
+        CallerError: If it holds what is unknown, of the wrong type, or out of range.
+    """
+    try:
+        keys.refuse_unknown(given, _CASTS, "the sampling parameters")
+    except ValueError as error:
+        raise CallerError(str(error)) from None
+    done = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        caster, kind = _CASTS[name]
+        try:
+            done[name] = caster(value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            raise CallerError(f"sampling parameter '{name}' must be {kind}, not {json.dumps(value)}") from None
+        _check_range(name, done[name])
+    if "guided_decoding" in done:  # its name in earlier releases
+        done.setdefault("structured_outputs", done.pop("guided_decoding"))
+    return done
+
+
+def _check_range(name: str, value: Any) -> None:
+    low, high = RANGES.get(name, (None, None))
+    if low is None or high is None or low <= value <= high:
+        return
+    limit = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+    raise CallerError(f"sampling parameter '{name}' must be {limit}, got {value}")

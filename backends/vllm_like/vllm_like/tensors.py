@@ -1,0 +1,111 @@
+"""Inputs and outputs of every model of this backend, and how they are read and written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from vllm_like.engines.base import CallerError
+
+_STRING = "TYPE_STRING"
+_BOOL = "TYPE_BOOL"
+
+INPUTS: Tuple[Tuple[str, str, int], ...] = (
+    ("text_input", _STRING, 1),
+    ("image", _STRING, -1),
+    ("stream", _BOOL, 1),
+    ("sampling_parameters", _STRING, 1),
+    ("exclude_input_in_output", _BOOL, 1),
+    ("return_finish_reason", _BOOL, 1),
+    ("return_cumulative_logprob", _BOOL, 1),
+    ("return_logprobs", _BOOL, 1),
+    ("return_num_input_tokens", _BOOL, 1),
+    ("return_num_output_tokens", _BOOL, 1),
+    ("embedding_request", _STRING, 1),
+    ("messages", _STRING, 1),
+    ("return_message", _BOOL, 1),
+)
+"""Names, types and sizes; all are optional. The last two are ours, the others those of Triton's vLLM backend."""
+
+OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
+    ("text_output", _STRING, -1),
+    ("finish_reason", _STRING, -1),
+    ("cumulative_logprob", "TYPE_FP32", -1),
+    ("logprobs", _STRING, -1),
+    ("num_input_tokens", "TYPE_UINT32", 1),
+    ("num_output_tokens", "TYPE_UINT32", -1),
+    ("message", _STRING, -1),
+)
+
+_NUMPY = {_STRING: np.object_, "TYPE_FP32": np.float32, "TYPE_UINT32": np.uint32}
+_OUTPUT_TYPES = {name: _NUMPY[kind] for name, kind, _ in OUTPUTS}
+
+
+def complete(config: Any) -> Any:
+    """Add to a configuration what it does not say itself."""
+    document = config.as_dict()
+    given = {tensor["name"] for tensor in document["input"]}
+    for name, kind, size in INPUTS:
+        if name not in given:
+            config.add_input({"name": name, "data_type": kind, "dims": [size], "optional": True})
+    given = {tensor["name"] for tensor in document["output"]}
+    for name, kind, size in OUTPUTS:
+        if name not in given:
+            config.add_output({"name": name, "data_type": kind, "dims": [size]})
+    config.set_model_transaction_policy({"decoupled": True})
+    config.set_max_batch_size(0)
+    return config
+
+
+class Inputs:
+    """What one request brought."""
+
+    def __init__(self, request: Any) -> None:
+        self._arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+    def text(self, name: str) -> Optional[str]:
+        """The one string of an input, None if it was not sent."""
+        array = self._arrays.get(name)
+        if array is None:
+            return None
+        if array.size != 1:
+            raise CallerError(f"input '{name}' must have one element, got {array.size}")
+        value = array.reshape(-1)[0]
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def texts(self, name: str) -> List[bytes]:
+        """All strings of an input, none if it was not sent."""
+        array = self._arrays.get(name)
+        return [] if array is None else array.reshape(-1).tolist()
+
+    def flag(self, name: str) -> Optional[bool]:
+        """The one truth value of an input, None if it was not sent."""
+        array = self._arrays.get(name)
+        return None if array is None or not array.size else bool(array.reshape(-1)[0])
+
+
+def response(outputs: Dict[str, Sequence[Any]]) -> Any:
+    """A response with *outputs*: for each name one value for each choice."""
+    made = []
+    for name, values in outputs.items():
+        kind = _OUTPUT_TYPES[name]
+        if kind is np.object_:
+            array = np.empty(len(values), np.object_)
+            array[:] = values
+        else:
+            array = np.array(values, kind)
+        made.append(pb_utils.Tensor(name, array))
+    return pb_utils.InferenceResponse(made)
+
+
+def error(text: str, code: Any) -> Any:
+    """A response that is an error."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
+
+
+def compact(value: Any) -> bytes:
+    """*value* as JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,0 +1,159 @@
+"""One request, read: what the engine is asked, and how the caller wants it answered."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Union
+
+from vllm_like import chat, sampling
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation
+from vllm_like.tensors import Inputs
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a request for text is to be answered.
+
+    Attributes:
+        stream: In parts, as they come; else all at once.
+        echo: Prompt put before the text; "" to leave it out.
+        choices: How many texts were asked for.
+        finish_reason: Whether it is to say that, and so on.
+        tools: What a conversation's answer has to call.
+    """
+
+    stream: bool = False
+    echo: str = ""
+    choices: int = 1
+    finish_reason: bool = False
+    cumulative_logprob: bool = False
+    logprobs: bool = False
+    num_input_tokens: bool = False
+    num_output_tokens: bool = False
+    message: bool = False
+    tools: Optional[chat.ForcedCall] = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for text."""
+
+    generation: Generation
+    wishes: Wishes
+
+
+def read(request: Any, request_id: str) -> Union[Question, EmbeddingRequest]:
+    """What *request* asks for.
+
+    Raises:
+        CallerError: If that cannot be.
+    """
+    inputs = Inputs(request)
+    embedding = inputs.text("embedding_request")
+    if embedding is not None:
+        return _embedding(embedding, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
+    given = inputs.text("sampling_parameters")
+    parameters = (
+        sampling.parse(given, "'sampling_parameters'")
+        if given is not None
+        else sampling.parse(request.parameters(), "the request's parameters")
+    )
+    lora = parameters.pop("lora_name", "")
+    conversation, forced = _conversation(inputs, parameters)
+    prompt = inputs.text("text_input") or ""
+    if conversation is None and not prompt:
+        raise CallerError("'text_input' must hold a prompt; 'messages' would do for a conversation")
+    wishes = _wishes(inputs, prompt, conversation is not None, parameters.get("n", 1), forced)
+    generation = Generation(
+        request_id=request_id,
+        prompt=prompt,
+        chat=conversation,
+        sampling=parameters,
+        lora=lora,
+        images=_images(inputs),
+        wants_logprobs=wishes.logprobs or wishes.cumulative_logprob or "logprobs" in parameters,
+        wants_counts=wishes.stream and (wishes.num_input_tokens or wishes.num_output_tokens),
+    )
+    return Question(generation, wishes)
+
+
+def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
+    given = inputs.text("messages")
+    if given is None:
+        return None, None
+    conversation = chat.parse(given)
+    forced = chat.forced_call(conversation)
+    if forced is not None:
+        if "structured_outputs" in parameters:
+            raise CallerError("a 'tool_choice' that demands a call cannot be combined with 'structured_outputs'")
+        parameters["structured_outputs"] = {"json": forced.schema}
+        conversation = forced.conversation
+    return conversation, forced
+
+
+def _wishes(inputs: Inputs, prompt: str, is_chat: bool, choices: int, forced: Optional[chat.ForcedCall]) -> Wishes:  # noqa: FBT001
+    stream = bool(inputs.flag("stream"))
+    exclude = inputs.flag("exclude_input_in_output")
+    if exclude is None:
+        exclude = stream or is_chat
+    if not exclude and stream:
+        raise CallerError("When streaming, `exclude_input_in_output` = False is not allowed.")
+    if not exclude and is_chat:
+        raise CallerError("With `messages`, `exclude_input_in_output` = False is not allowed.")
+    return Wishes(
+        stream=stream,
+        echo="" if exclude else prompt,
+        choices=choices,
+        finish_reason=bool(inputs.flag("return_finish_reason")),
+        cumulative_logprob=bool(inputs.flag("return_cumulative_logprob")),
+        logprobs=bool(inputs.flag("return_logprobs")),
+        num_input_tokens=bool(inputs.flag("return_num_input_tokens")),
+        num_output_tokens=bool(inputs.flag("return_num_output_tokens")),
+        message=bool(inputs.flag("return_message")),
+        tools=forced,
+    )
+
+
+def _images(inputs: Inputs) -> List[bytes]:
+    images = []
+    for number, encoded in enumerate(inputs.texts("image")):
+        if not encoded:
+            continue
+        try:
+            images.append(base64.b64decode(encoded, validate=True))
+        except (binascii.Error, ValueError):
+            raise CallerError(f"element {number} of input 'image' is no base64") from None
+    return images
+
+
+def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise CallerError(f"'embedding_request' is no JSON: {error}") from None
+    if not isinstance(given, dict) or "input" not in given:
+        raise CallerError("'embedding_request' must be a JSON object with 'input'")
+    pooling = given.get("pooling_params") or {}
+    dimensions = pooling.get("dimensions") if isinstance(pooling, dict) else None
+    if isinstance(dimensions, str) and dimensions.isdecimal():  # vLLM's frontend sends strings
+        dimensions = int(dimensions)
+    if dimensions is not None and (not isinstance(dimensions, int) or dimensions < 1):
+        raise CallerError("'dimensions' must be a whole number of 1 or more")
+    return EmbeddingRequest(request_id, _embedding_inputs(given["input"]), dimensions, counts)
+
+
+def _embedding_inputs(given: Any) -> List[Any]:
+    """One item, text or tokens, for each vector."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list) and given:
+        if all(isinstance(token, int) for token in given):
+            return [given]
+        if all(isinstance(item, str) for item in given):
+            return given
+        if all(isinstance(item, list) and item and all(isinstance(token, int) for token in item) for item in given):
+            return given
+    raise CallerError("'input' must be a text, a list of texts, a list of tokens or a list of such lists")
