@@ -183,10 +183,11 @@ def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
     result = run("naiad", "env", "list", NAIAD_STORE=str(tmp_path))
     lines = result.stdout.splitlines()
     assert lines[0] == f"environments in {tmp_path}"
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-1]] == [
-        ["/e.tar.gz", "3.10.13", "none", "linux", "a" * 12],
-        ["?", "?", "none", "?", "b" * 12],
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]] == [
+        ["/e.tar.gz", "3.10.13", "none", "linux", "0 B", "just now", "", "a" * 12],
+        ["?", "?", "none", "?", "0 B", "just now", "", "b" * 12],
     ]
+    assert lines[-1] == "2 environments, 0 B"
 
 
 def test_an_empty_store_is_named(tmp_path):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from naiad import __version__
+from naiad.cli.env_making import MAKING_COMMANDS
+from naiad.cli.env_store import COMMANDS
 from naiad.errors import NaiadError
 
 __all__ = ["run"]
@@ -61,49 +61,11 @@ def _run_once(flags: tuple[str, ...]) -> int:
 
 @_naiad.group("env", cls=_Group)
 def _env() -> None:
-    """Build, pack and list execution environments."""
+    """Build, pack, check and clean up execution environments."""
 
 
-@_env.command("build")
-@click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to build in.")
-@click.option("--python", metavar="VERSION", help="A version of Python or an interpreter, instead of the recipe's.")
-def _build(recipe: Path, output: Path, python: str | None) -> None:
-    """Build an environment from the folder RECIPE."""
-    from naiad.environments.build import build
-
-    built = build(recipe, output, python=python, progress=click.echo)
-    click.echo(f"built {built.prefix} with Python {built.version} and {len(built.packages)} packages")
-
-
-@_env.command("pack")
-@click.argument("prefix", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The archive to write.")
-@click.option(
-    "--format",
-    "archive_format",
-    type=click.Choice(["tar.gz", "tar.bz2", "tar.xz", "tar.zst", "tar", "zip"]),
-    help="Its format, instead of the one its name says.",
-)
-@click.option("--force", is_flag=True, help="Replace an existing archive.")
-def _pack(prefix: Path, output: Path, archive_format: str | None, force: bool) -> None:  # noqa: FBT001 - click's way
-    """Pack the environment in PREFIX into an archive that any machine of the same kind can unpack."""
-    from naiad.environments.pack import pack
-
-    packed = pack(prefix, output, format=archive_format, force=force)
-    for warning in packed.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"packed {packed.archive} ({packed.size / 1e6:.0f} MB)")
-
-
-@_env.command("list")
-@click.option("--env-store", default="", help="The store, instead of $NAIAD_STORE or the one in the user's cache.")
-def _list(env_store: str) -> None:
-    """List the environments that were unpacked for servers."""
-    from naiad.cli.env_list import list_environments
-    from naiad.config.options import environment_store
-
-    click.echo(list_environments(environment_store(env_store, os.environ)), nl=False)
+for _command in (*MAKING_COMMANDS, *COMMANDS):
+    _env.add_command(_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.config import model_config_pb2 as pb
 from naiad.config.complete import merge_auto_completed
+from naiad.config.environment_source import EnvironmentSource
 from naiad.config.model import InstanceKind, ModelConfig, freeze, instance_names
 from naiad.config.render import to_json
 from naiad.config.validate import validate
@@ -35,7 +36,7 @@ from naiad.repository.layout import ModelFiles
 from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
-from naiad.workers.launch import LaunchSpec
+from naiad.workers.launch import LaunchSpec, Lease
 from naiad.workers.worker import Services
 
 logger = logging.getLogger("naiad.engine")
@@ -54,6 +55,10 @@ class GuestEnvironment(Protocol):
     def version(self) -> tuple[int, int, int]:
         """Its version."""
 
+    @property
+    def lease(self) -> Lease | None:
+        """What keeps it there."""
+
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The guest's variables, made from the server's."""
 
@@ -61,7 +66,9 @@ class GuestEnvironment(Protocol):
 class Environments(Protocol):
     """Where environments come from."""
 
-    def prepare(self, source: Path | None, *, python: SpecifierSet | None = None, label: str = "") -> GuestEnvironment:
+    def prepare(
+        self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
+    ) -> GuestEnvironment:
         """Find or unpack an environment; blocks, may be called on any thread."""
 
 
@@ -197,6 +204,7 @@ class Loader:
             load=load,
             start_timeout=inf if is_debugged else self._settings.start_timeout,
             at_terminal=is_debugged,
+            lease=environment.lease,
         )
 
 

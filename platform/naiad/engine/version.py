@@ -55,6 +55,8 @@ class ModelVersion(Traffic):
         self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
         interface = Interface(config.name, version, input_names(config), output_names(config))
+        specs = tuple(specs)
+        self._leases = {spec.lease for spec in specs if spec.lease is not None}
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         passive = {name for name, group in instance_groups(config).items() if group.passive}
         self._active = [instance for instance in self.instances if instance.name not in passive]
@@ -87,6 +89,7 @@ class ModelVersion(Traffic):
         except BaseException:
             self._dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
+            self._release_environment()
             raise
 
     async def stop(self, timeout: float) -> None:
@@ -97,8 +100,14 @@ class ModelVersion(Traffic):
             await asyncio.sleep(0.01)
         self.reason = self.reason or "it is being unloaded"
         await asyncio.gather(*(instance.stop(max(deadline - loop.time(), 0.1)) for instance in self.instances))
+        self._release_environment()
         self._dispatcher.close()
         self._fail(list(self._pending.values()), NotReadyError(f"model '{self.config.name}' is being unloaded"))
+
+    def _release_environment(self) -> None:
+        """Nothing is started in the environment any more, so that it may be removed."""
+        for lease in self._leases:
+            lease.release()
 
     def _are_wanted(self) -> bool:
         """Whether anybody waits for a request in flight; a model may take long to notice that nobody does."""

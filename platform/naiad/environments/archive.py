@@ -8,13 +8,15 @@ of Python lack and which cannot limit sizes.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from naiad.environments.file_digests import Written
 from naiad.environments.formats import DAMAGE, Entry, Format, Kind, Member, identify, members, unpacked_size
 from naiad.environments.progress import Meter, Reporter
 from naiad.errors import ExecutionEnvironmentError
@@ -42,10 +44,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What came out: counts for the log and the store's record."""
+    """What came out: counts for the log, and each file for the store's record, by path below the folder."""
 
     entries: int
     total_bytes: int
+    written: Mapping[str, Written] = field(default_factory=dict, repr=False)
 
 
 def unpack(archive: Path, into: Path, *, reporter: Reporter, label: str = "", limits: Limits | None = None) -> Unpacked:
@@ -70,7 +73,7 @@ def unpack(archive: Path, into: Path, *, reporter: Reporter, label: str = "", li
             f"cannot unpack {archive} into {into}: {error.strerror or error}"
             f"{f' ({error.filename})' if error.filename else ''}"
         ) from error
-    return Unpacked(unpacker.entries, unpacker.total_bytes)
+    return Unpacked(unpacker.entries, unpacker.total_bytes, unpacker.written)
 
 
 def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> Iterator[Entry]:
@@ -115,6 +118,7 @@ class _Unpacker:
     def __init__(self, archive: Path, root: Path, limits: Limits, packed_size: int) -> None:
         self.entries = 0
         self.total_bytes = 0
+        self.written: dict[str, Written] = {}
         self._archive = archive
         self._root = str(root)
         self._limits = limits
@@ -211,14 +215,17 @@ class _Unpacker:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123
             written = 0
+            digest = hashlib.sha256()
             while data := self._read(content):
                 file.write(data)
+                digest.update(data)
                 written += len(data)
             if written != member.size:
                 raise damaged(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
             # Executable or not is kept; set-user-id and writable-by-others are nobody's business here.
             os.fchmod(descriptor, (member.mode & 0o755) | 0o600)
-        _set_mtime(path, member.mtime)
+        mtime_ns = _set_mtime(path, member.mtime)
+        self.written[path[len(self._root) + 1 :]] = Written(written, mtime_ns, digest.hexdigest())
 
     def _read(self, content: IO[bytes]) -> bytes:
         try:
@@ -246,6 +253,8 @@ class _Unpacker:
             raise self._unsafe(member, f"is a hard link to '{member.target}', which is no file before it")
         if source != path:
             os.link(source, self._vacate(member, path), follow_symlinks=False)
+            start = len(self._root) + 1
+            self.written[path[start:]] = self.written[source[start:]]
 
     def _unsafe(self, member: Member, why: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(
@@ -263,10 +272,15 @@ def _is_plain_file(path: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114
 
 
-def _set_mtime(path: str, mtime: float) -> None:
-    """Keep the archive's time: bytecode is valid only while its source has the mtime it was made from."""
+def _set_mtime(path: str, mtime: float) -> int:
+    """Keep the archive's time: bytecode is valid only while its source has the mtime it was made from.
+
+    Returns:
+        It, in nanoseconds.
+    """
     nanoseconds = max(0, int(mtime * 1_000_000_000))
     os.utime(path, ns=(nanoseconds, nanoseconds))
+    return nanoseconds
 
 
 __all__ = ["Format", "Limits", "Unpacked", "unpack"]

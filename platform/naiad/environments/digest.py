@@ -6,6 +6,7 @@ import errno
 import hashlib
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.environments import jsonfile
@@ -16,8 +17,23 @@ _log = logging.getLogger("naiad.environments")
 _CHUNK = 4 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file held.
+
+    Attributes:
+        digest: Its SHA-256, as hexadecimal digits.
+        fingerprint: The state of the file that had it.
+    """
+
+    digest: str
+    fingerprint: list[int]
+
+
 def fingerprint(path: Path) -> list[int]:
     """What changes when a file is written or replaced. Nanoseconds, because two builds fit into one second.
+
+    The time of the last change of the inode is part of it, as nobody can set that back.
 
     Raises:
         ExecutionEnvironmentError: If the file is not there.
@@ -28,11 +44,16 @@ def fingerprint(path: Path) -> list[int]:
         raise ExecutionEnvironmentError(
             f"cannot read the execution environment {path}: {error.strerror or error}"
         ) from error
-    return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
+    return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
 
 
 def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -> str:
-    """The SHA-256 of a file as hexadecimal digits; read only if *index* does not know this state of it.
+    """The SHA-256 of a file; see `content_of`."""
+    return content_of(path, index, reporter=reporter, label=label).digest
+
+
+def content_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -> Content:
+    """The SHA-256 of a file, and which state of it that is; read only if *index* does not know this state.
 
     Raises:
         ExecutionEnvironmentError: If it cannot be read, or changes while it is read.
@@ -41,7 +62,7 @@ def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -
     file = index / jsonfile.name_for(str(path))
     known = jsonfile.read(file)
     if known is not None and known.get("fingerprint") == before and isinstance(known.get("digest"), str):
-        return str(known["digest"])
+        return Content(str(known["digest"]), before)
     digest = _read(path, Meter(reporter, step="reading", label=label, path=path, total=before[2]))
     if fingerprint(path) != before:
         raise ExecutionEnvironmentError(
@@ -52,7 +73,7 @@ def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -
         jsonfile.write(file, {"path": os.fspath(path), "fingerprint": before, "digest": digest})
     except OSError as error:
         _log.debug("cannot remember the digest of %s: %s", path, error)
-    return digest
+    return Content(digest, before)
 
 
 def _read(path: Path, meter: Meter) -> str:

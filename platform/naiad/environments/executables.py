@@ -15,7 +15,8 @@ _MACH_O = {b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe
 _ELF_MACHINES = {3: "i386", 40: "arm", 21: "ppc64", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64", "i686": "i386"}
 _PT_INTERP = 3
-_SCAN = 64 * 1024
+HEADER_BYTES = 64 * 1024
+"""How much of a file is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ def read_header(path: Path) -> Executable:
         OSError: If it cannot be read.
     """
     with path.open("rb") as file:
-        head = file.read(_SCAN)
+        return parse_header(file.read(HEADER_BYTES))
+
+
+def parse_header(head: bytes) -> Executable:
+    """Say what kind of executable begins with these bytes, of which there are up to `HEADER_BYTES`."""
     if head[:4] == b"\x7fELF":
         return _read_elf(head)
     if head[:4] in _MACH_O:

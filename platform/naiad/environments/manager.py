@@ -9,20 +9,22 @@ import os
 import site
 import sys
 import sysconfig
-import threading
 from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.environment_source import EnvironmentSource
+from naiad.environments.archives import Archives, StorePolicy
 from naiad.environments.guest_bytecode import GuestBytecode
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask_remembered
 from naiad.environments.progress import Reporter
 from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.record import Stored
 from naiad.environments.reporter import default_reporter
-from naiad.environments.store import Store
+from naiad.environments.uses import Lease
 from naiad.environments.versions import matches, version_text
 from naiad.errors import ExecutionEnvironmentError
 
@@ -36,24 +38,32 @@ class EnvironmentManager:
         store_root: Folder of the store, made when first needed.
         reporter: Whoever shows progress; the log, and a bar on a terminal, if None.
         guest_library: Folder of the guest's own package, compiled for each Python that is prepared.
+        policy: What the operator allows of archives.
     """
 
     def __init__(
-        self, store_root: Path, *, reporter: Reporter | None = None, guest_library: Path | None = None
+        self,
+        store_root: Path,
+        *,
+        reporter: Reporter | None = None,
+        guest_library: Path | None = None,
+        policy: StorePolicy | None = None,
     ) -> None:
         self._root = store_root.expanduser().absolute()
-        self._store = Store(self._root, reporter or default_reporter())
+        self._archives = Archives(self._root, policy or StorePolicy(), reporter or default_reporter())
         self._guest_bytecode = GuestBytecode(guest_library) if guest_library is not None else None
-        self._sweep_once = threading.Lock()
-        self._swept = False
 
     @property
     def store_root(self) -> Path:
         """The store's folder."""
         return self._root
 
-    def prepare(self, source: Path | None, *, python: SpecifierSet | None = None, label: str = "") -> ReadyEnvironment:
+    def prepare(
+        self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
+    ) -> ReadyEnvironment:
         """Make an environment ready to start guests in. Blocks; an archive new to the store takes seconds.
+
+        An archive's entry stays in the store while the result is referred to, or until its lease is released.
 
         Args:
             source: An archive or a directory; None for an interpreter of the machine, the host's own if it will do.
@@ -68,14 +78,13 @@ class EnvironmentManager:
             self._guest_bytecode.ensure(ready)
         return ready
 
-    def _find(self, source: Path | None, python: SpecifierSet | None, label: str) -> ReadyEnvironment:
+    def _find(
+        self, source: Path | EnvironmentSource | None, python: SpecifierSet | None, label: str
+    ) -> ReadyEnvironment:
         if source is None:
             return self._of_machine(python)
-        # Resolved: a link that is turned to the next release must not change what running guests restart into.
-        path = Path(os.path.realpath(source))
-        if not path.exists():
-            raise _missing(source, path)
-        ready = self._directory(path) if path.is_dir() else self._archive(path, label)
+        named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+        ready = self._named(named, label)
         if not matches(python, ready.version):
             raise ExecutionEnvironmentError(
                 f"the execution environment {source} has Python {version_text(ready.version)}, but "
@@ -83,6 +92,21 @@ class EnvironmentManager:
                 "give it an environment of that version, or change what it asks for"
             )
         return ready
+
+    def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
+        assert named.path is not None
+        # Resolved: a link that is turned to the next release must not change what running guests restart into.
+        path = Path(os.path.realpath(named.path))
+        if not path.exists():
+            raise _missing(named.path, path)
+        if not path.is_dir():
+            return _unpacked(path, *self._archives.of_path(path, digest=named.digest, label=label))
+        if named.digest:
+            raise ExecutionEnvironmentError(
+                f"the execution environment {named} cannot be checked: {path} is a directory, and only archives have "
+                "a digest; pack it, or leave out @sha256"
+            )
+        return self._directory(path)
 
     def _of_machine(self, python: SpecifierSet | None) -> ReadyEnvironment:
         host = host_environment(self._root)
@@ -104,30 +128,6 @@ class EnvironmentManager:
         require_numpy(found, where=where)
         return self._ready(found, source=path, prefix=path, library_path=library_path)
 
-    def _archive(self, path: Path, label: str) -> ReadyEnvironment:
-        self._sweep()
-        stored = self._store.ensure(path, label)
-        found = stored.interpreter
-        return ReadyEnvironment(
-            source=path,
-            prefix=stored.prefix,
-            python=found.python,
-            version=found.version,
-            cache_tag=found.cache_tag,
-            abi=found.abi,
-            numpy_version=found.numpy,
-            digest=stored.digest,
-            bytecode=stored.bytecode,
-            library_path=stored.library_path,
-        )
-
-    def _sweep(self) -> None:
-        """Clean up after crashes once, before the first archive; a server without archives touches no store."""
-        with self._sweep_once:
-            if not self._swept:
-                self._store.sweep()
-                self._swept = True
-
     def _ready(
         self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None
     ) -> ReadyEnvironment:
@@ -142,6 +142,23 @@ class EnvironmentManager:
             bytecode=None if found.has_bytecode else self._root / "bytecode",
             library_path=library_path,
         )
+
+
+def _unpacked(source: Path, stored: Stored, lease: Lease) -> ReadyEnvironment:
+    found = stored.interpreter
+    return ReadyEnvironment(
+        source=source,
+        prefix=stored.prefix,
+        python=found.python,
+        version=found.version,
+        cache_tag=found.cache_tag,
+        abi=found.abi,
+        numpy_version=found.numpy,
+        digest=stored.digest,
+        bytecode=stored.bytecode,
+        library_path=stored.library_path,
+        lease=lease,
+    )
 
 
 def host_environment(store_root: Path) -> ReadyEnvironment:

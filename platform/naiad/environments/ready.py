@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.environments.uses import Lease
 from naiad.environments.versions import PythonVersion, version_text
 
 # Dropped from every guest:
@@ -57,6 +58,7 @@ class ReadyEnvironment:
         bytecode: Folder for bytecode, None where all that matters has bytecode beside it already.
         library_path: Folder the interpreter needs in LD_LIBRARY_PATH to find its own libpython, None normally.
         user_site: Whether packages of the user's site belong to it (host only).
+        lease: What keeps it in the store, None for what is not there.
     """
 
     source: Path | None
@@ -71,6 +73,7 @@ class ReadyEnvironment:
     bytecode: Path | None = None
     library_path: Path | None = None
     user_site: bool = False
+    lease: Lease | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         what = "the host's interpreter" if self.is_host else str(self.source or self.python)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from naiad.environments import jsonfile
 from naiad.environments.probe import Interpreter
 
 _FORMAT = 1
-_NAME = "ready.json"
+RECORD_NAME = "ready.json"
+"""Whatever folder has this file is ready."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -43,11 +45,11 @@ class Stored:
 
 def is_marked(entry: Path) -> bool:
     """Whether an entry has a record at all."""
-    return (entry / _NAME).exists()
+    return (entry / RECORD_NAME).exists()
 
 
 def write_record(
-    entry: Path, *, archive: Path, interpreter: Interpreter, prefix: Path, needs_library_path: bool, has_bytecode: bool
+    entry: Path, *, archive: str, interpreter: Interpreter, prefix: Path, needs_library_path: bool, has_bytecode: bool
 ) -> None:
     """Say that an entry is ready. Paths are kept relative to it, so that a store can be moved as a whole.
 
@@ -56,7 +58,8 @@ def write_record(
     """
     record = {
         "format": _FORMAT,
-        "archive": str(archive),
+        "archive": archive,
+        "made": time.time(),
         "prefix": str(prefix.relative_to(entry)),
         "python": str(interpreter.python.relative_to(prefix)),
         "needs_library_path": needs_library_path,
@@ -65,12 +68,12 @@ def write_record(
         "boot": _boot(),
         "size": _size(prefix),
     }
-    jsonfile.write(entry / _NAME, record)
+    jsonfile.write(entry / RECORD_NAME, record)
 
 
 def read_record(entry: Path) -> Stored | None:
     """The ready entry in a folder, None if it is not ready or no longer whole."""
-    record = jsonfile.read(entry / _NAME)
+    record = jsonfile.read(entry / RECORD_NAME)
     if record is None or record.get("format") != _FORMAT:
         return None
     try:
@@ -100,7 +103,7 @@ def _survived(entry: Path, record: dict[str, Any], prefix: Path) -> bool:
         return False
     # A store that is read-only here is compared at every start instead.
     with contextlib.suppress(OSError):
-        jsonfile.write(entry / _NAME, {**record, "boot": _boot()})
+        jsonfile.write(entry / RECORD_NAME, {**record, "boot": _boot()})
     return True
 
 

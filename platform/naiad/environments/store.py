@@ -2,9 +2,12 @@
 
     <root>/<sha256>/env/...        the environment; what conda-pack left open is fixed for this very path
     <root>/<sha256>/ready.json     written last, by rename: what is in `env` is complete
+    <root>/<sha256>/files.json     digests of its files (see `file_digests`)
     <root>/<sha256>/bytecode/      bytecode of an environment that came without
     <root>/locks/<sha256>.lock     held while an entry is made
     <root>/staging/<sha256>.*/     an archive being unpacked, on the same file system
+    <root>/uses/<sha256>/          who uses an entry (see `uses`)
+    <root>/remote/, downloads/     what came from elsewhere (see `remote`)
     <root>/index/, interpreters/   small facts worth remembering
 
 Whoever holds an entry's lock is the only one that makes or removes it; a folder without `ready.json` whose lock is
@@ -21,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +32,8 @@ from filelock import FileLock, Timeout
 
 from naiad.environments.archive import unpack
 from naiad.environments.asking import last_words, run_clean, run_script
-from naiad.environments.digest import digest_of, fingerprint
+from naiad.environments.digest import Content, content_of, fingerprint
+from naiad.environments.file_digests import Written, record_files
 from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask
 from naiad.environments.progress import Reporter
@@ -51,32 +55,90 @@ class Store:
         self._reporter = reporter
         self._readings: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
-    def ensure(self, archive: Path, label: str = "") -> Stored:
+    def content(self, archive: Path, label: str = "") -> Content:
+        """The digest of an archive's content, which is the name of its entry.
+
+        Raises:
+            ExecutionEnvironmentError: If it cannot be read.
+        """
+        # Models of one server that share an archive of gigabytes are loaded at once; one of them reads it.
+        with self._readings[archive]:
+            return content_of(archive, self.root / "index", reporter=self._reporter, label=label)
+
+    def ready(self, digest: str) -> Stored | None:
+        """The entry of that name, None if there is none that is whole."""
+        return read_record(self.root / digest)
+
+    def ensure(self, archive: Path, content: Content, *, origin: str = "", label: str = "") -> Stored:
         """The entry for an archive's content, made now if there is none.
+
+        Args:
+            archive: The file.
+            content: What `content` said of it.
+            origin: Where the file came from, if it is a copy.
+            label: The model's name, for the log.
 
         Raises:
             ExecutionEnvironmentError: If the archive cannot be used; nothing of it stays then.
         """
-        # Models of one server that share an archive of gigabytes are loaded at once; one of them reads it.
-        with self._readings[archive]:
-            digest = digest_of(archive, self.root / "index", reporter=self._reporter, label=label)
-        known = self._ready(digest)
+        known = self.ready(content.digest)
         if known is not None:
             return known
-        with self._locked(digest, label):
+        with self._locked(content.digest, label):
             # Whoever had the lock before may have done the work.
-            known = self._ready(digest)
-            return known if known is not None else self._make(archive, digest, label)
+            known = self.ready(content.digest)
+            return known if known is not None else self._make(archive, content, origin or str(archive), label)
+
+    def try_out(self, archive: Path, content: Content) -> Stored:
+        """Do all that `ensure` does, on the same disk, and keep nothing of it.
+
+        Raises:
+            ExecutionEnvironmentError: If the archive cannot be used.
+        """
+        staging = self.root / "staging"
+        with self._locked(content.digest, ""):
+            staging.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f"{content.digest}.", dir=staging) as folder:
+                return Store(Path(folder), self._reporter).ensure(archive, content)
+
+    def remove(self, digest: str) -> bool:
+        """Remove an entry; whoever calls has made sure that nobody uses it.
+
+        Returns:
+            Whether it was removed: not while it is being made, nor if it is not there.
+
+        Raises:
+            OSError: If it cannot be removed.
+        """
+        staging = self.root / "staging"
+        staging.mkdir(parents=True, exist_ok=True)
+        gone = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=staging))
+        try:
+            # In one step: a crash while files are deleted leaves something that `sweep` knows.
+            with self._lock(digest).acquire(timeout=0):
+                (self.root / digest).rename(gone / "removed")
+        except (Timeout, FileNotFoundError):
+            return False
+        finally:
+            shutil.rmtree(gone, ignore_errors=True)
+        return True
 
     def sweep(self) -> None:
         """Remove what crashes left: half-made entries and staging folders that nobody is working on."""
+        for path in self._abandoned():
+            _log.info("removing %s, left by an interrupted unpacking", path)
+            shutil.rmtree(path, ignore_errors=True)
+
+    def leftovers(self) -> list[Path]:
+        """What `sweep` would remove."""
+        return list(self._abandoned())
+
+    def _abandoned(self) -> Iterator[Path]:
+        """Each with its lock held while the caller looks at it."""
         for name in sorted(self._leftovers()):
-            lock = self._lock(name)
             try:
-                with lock.acquire(timeout=0):
-                    for path in self._half_made(name):
-                        _log.info("removing %s, left by an interrupted unpacking", path)
-                        shutil.rmtree(path, ignore_errors=True)
+                with self._lock(name).acquire(timeout=0):
+                    yield from self._half_made(name)
             except Timeout:
                 continue  # being made right now
             except OSError as error:
@@ -90,7 +152,7 @@ class Store:
     def _half_made(self, digest: str) -> list[Path]:
         """What of a digest is not ready. Only with its lock held is that a leftover."""
         entry = self.root / digest
-        half = [entry] if entry.exists() and self._ready(digest) is None else []
+        half = [entry] if entry.exists() and self.ready(digest) is None else []
         return half + [path for path in _children(self.root / "staging") if path.name.startswith(f"{digest}.")]
 
     def _lock(self, digest: str) -> FileLock:
@@ -118,54 +180,51 @@ class Store:
         finally:
             lock.release()
 
-    def _ready(self, digest: str) -> Stored | None:
-        return read_record(self.root / digest)
-
-    def _make(self, archive: Path, digest: str, label: str) -> Stored:
+    def _make(self, archive: Path, content: Content, origin: str, label: str) -> Stored:
+        digest = content.digest
         for path in self._half_made(digest):
             shutil.rmtree(path, ignore_errors=True)
         entry = self.root / digest
         began = time.monotonic()
-        _log.info("unpacking the environment %s%s", archive, f" for '{label}'" if label else "")
+        _log.info("unpacking the environment %s%s", origin, f" for '{label}'" if label else "")
         try:
-            staged = self._stage(archive, digest, label)
+            staged, written = self._stage(archive, content, origin, label)
             staged.rename(entry)
-            self._finish(archive, digest)
+            self._finish(entry, origin, written)
         except OSError as error:
             raise _unwritable(self.root, error) from error
         finally:
-            if self._ready(digest) is None:
+            if self.ready(digest) is None:
                 shutil.rmtree(entry, ignore_errors=True)
-        stored = self._ready(digest)
+        stored = self.ready(digest)
         assert stored is not None
-        _log.info("environment %s is ready after %.1f s: %s", archive, time.monotonic() - began, stored.interpreter)
+        _log.info("environment %s is ready after %.1f s: %s", origin, time.monotonic() - began, stored.interpreter)
         return stored
 
-    def _stage(self, archive: Path, digest: str, label: str) -> Path:
-        """Unpack and check beside the final place; returns the folder that becomes the entry."""
+    def _stage(self, archive: Path, content: Content, origin: str, label: str) -> tuple[Path, Mapping[str, Written]]:
+        """Unpack and check beside the final place; returns the folder that becomes the entry, and what was written."""
         staging = self.root / "staging"
         staging.mkdir(parents=True, exist_ok=True)
-        before = fingerprint(archive)
-        staged = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=staging))
+        staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=staging))
         try:
             folder = staged / "env"
             folder.mkdir()
-            unpack(archive, folder, reporter=self._reporter, label=label)
-            if fingerprint(archive) != before:
+            unpacked = unpack(archive, folder, reporter=self._reporter, label=label)
+            # Since its digest was taken, which may have been a long wait for another process ago.
+            if fingerprint(archive) != content.fingerprint:
                 raise ExecutionEnvironmentError(
                     f"the execution environment {archive} changed while it was unpacked; load the model again"
                 )
-            require_interpreter(_environment_in(folder), where=f"the execution environment {archive}")
+            require_interpreter(_environment_in(folder), where=f"the execution environment {origin}")
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise
         staged.chmod(0o755)
-        return staged
+        return staged, unpacked.written
 
-    def _finish(self, archive: Path, digest: str) -> None:
+    def _finish(self, entry: Path, origin: str, written: Mapping[str, Written]) -> None:
         """Fix prefixes at the final place, ask the interpreter, and say that the entry is ready."""
-        entry = self.root / digest
-        where = f"the execution environment {archive}"
+        where = f"the execution environment {origin}"
         prefix = _environment_in(entry / "env")
         python = require_interpreter(prefix, where=where)
         bytecode = entry / "bytecode"
@@ -180,9 +239,10 @@ class Store:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         _check_whole(found, prefix, where)
         require_numpy(found, where=where)
+        record_files(entry, written)
         write_record(
             entry,
-            archive=archive,
+            archive=origin,
             interpreter=found,
             prefix=prefix,
             needs_library_path=library_path is not None,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.backend_settings import BackendConfigs
+from naiad.config.environment_source import EnvironmentSource
 
 __all__ = [
     "MODEL_FILENAME",
@@ -113,8 +114,8 @@ class Resolution:
         utils_dir: Folder of `triton_python_backend_utils.py`.
         guest: The default guest, whose library every stub uses.
         stub_requires: Interpreters the stub runs under.
-        environment: Directory or archive of the execution environment; None for the host's interpreter or one found
-            on the machine.
+        environment: Directory or archive of the execution environment, or where else it comes from; None for the
+            host's interpreter or one found on the machine.
         environment_origin: Who named it.
         python: The version that model or backend require; None if they take any.
         python_origin: Who requires it.
@@ -134,7 +135,7 @@ class Resolution:
     utils_dir: Path
     guest: GuestLayout
     stub_requires: SpecifierSet
-    environment: Path | None
+    environment: Path | EnvironmentSource | None
     environment_origin: str
     python: SpecifierSet | None
     python_origin: str

@@ -8,9 +8,17 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
+
+
+class Lease(Protocol):
+    """What keeps an environment where it is while guests may be started in it."""
+
+    def release(self) -> None:
+        """It is needed no longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class LaunchSpec:
         load: Fields of the LOAD message.
         start_timeout: Seconds a start may take without a sign of progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
+        lease: What keeps the environment there, None where nothing is needed for that.
     """
 
     name: str
@@ -36,6 +45,7 @@ class LaunchSpec:
     load: Mapping[str, str] = field(repr=False)
     start_timeout: float = 30.0
     at_terminal: bool = False
+    lease: Lease | None = field(default=None, compare=False, repr=False)
 
 
 def spawn(

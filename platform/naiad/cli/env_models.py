@@ -1,0 +1,93 @@
+"""Which models use an environment: those of repositories, and those that servers have noted."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from naiad.config.environment_source import EnvironmentSource
+from naiad.config.flags import SERVER_FLAGS
+from naiad.config.getopt import split
+from naiad.config.model import freeze
+from naiad.config.options import options_from
+from naiad.config.server_options import ServerOptions
+from naiad.environments.inspection import Inspection
+from naiad.environments.progress import LogReporter
+from naiad.environments.store import Store
+from naiad.errors import NaiadError
+from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
+from naiad.repository.read import read_config
+from naiad.resolution.decision import ResolutionSettings
+from naiad.resolution.layout import lay_out_guest
+from naiad.resolution.resolve import resolve
+
+__all__ = ["environments_of", "models_using", "server_options"]
+
+_log = logging.getLogger("naiad.cli")
+
+
+def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
+    """Names of models that use an environment.
+
+    Args:
+        found: The environment.
+        options: Says where repositories are, None to believe what servers have noted alone.
+    """
+    noted = {using.model for using in found.entry.models} if found.entry else set()
+    if options is None:
+        return sorted(noted)
+    store = Store(options.env_store, LogReporter())
+    return sorted(noted | {model for model, source in environments_of(options) if _is_same(source, found, store)})
+
+
+def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
+    """The options of a server with these repositories and this store, as a command line would give them.
+
+    Raises:
+        OptionError: If they cannot be used.
+    """
+    given = [f"--env-store={store}", *(f"--model-repository={name}" for name in repositories), *flags]
+    return options_from(split(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
+
+
+def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | EnvironmentSource]]:
+    """The environments that the models of a server's repositories name, model by model and version by version.
+
+    A model whose files are not in order is passed over with a warning: it uses nothing.
+    """
+    settings = ResolutionSettings(
+        backend_directories=options.backend_directories,
+        guest=lay_out_guest(options.guest_store),
+        backend_configs=options.backend_configs,
+        auto_complete=options.auto_complete,
+    )
+    for name, files in scan([Path(repository) for repository in options.model_repositories]).models.items():
+        try:
+            sources = list(_of_model(files, options, settings))
+        except NaiadError as error:
+            _log.warning("model '%s': %s", name, error.message)
+            continue
+        yield from ((name, source) for source in sources)
+
+
+def _of_model(
+    files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
+) -> Iterator[Path | EnvironmentSource]:
+    config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
+    if config.platform == "ensemble":
+        return
+    for version in versions_to_load(config.version_policy, available_versions(files), files.name):
+        found = resolve(config, model_dir=files.directory, version=version, settings=settings)
+        if found.environment is not None:
+            yield found.environment
+
+
+def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:
+    named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+    if named.path is None:
+        return found.source == named.uri
+    if os.path.realpath(named.path) == os.path.realpath(found.source):
+        return True
+    return bool(found.digest) and named.path.is_file() and store.content(named.path).digest == found.digest

@@ -1,0 +1,120 @@
+"""Environments as tables: drawn on a terminal, with plain frames elsewhere, as JSON for scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from naiad.config.quantities import size_text
+from naiad.environments.entries import StoreEntry
+from naiad.environments.inspection import Inspection
+from naiad.environments.verification import Verdict
+from naiad.resolution.tables import text_table
+
+__all__ = [
+    "ENTRY_HEADERS",
+    "VERDICT_HEADERS",
+    "as_json",
+    "entry_rows",
+    "inspection_text",
+    "print_table",
+    "verdict_rows",
+]
+
+_DIGEST_SHOWN = 12
+ENTRY_HEADERS = ("Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models", "Digest")
+VERDICT_HEADERS = ("Archive", "Digest", "Result")
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table that suits where it goes."""
+    if not sys.stdout.isatty():
+        print(f"{title}\n" if title else "", text_table(headers, rows), sep="", end="")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...]]:
+    """Rows for `ENTRY_HEADERS`."""
+    return [
+        (
+            entry.archive,
+            entry.python,
+            entry.numpy,
+            entry.platform,
+            size_text(entry.size),
+            "now" if entry.in_use else _ago(now - entry.last_used),
+            ", ".join(using.model for using in entry.models),
+            entry.digest[:_DIGEST_SHOWN],
+        )
+        for entry in entries
+    ]
+
+
+def verdict_rows(verdicts: Iterable[Verdict]) -> list[tuple[str, ...]]:
+    """Rows for `VERDICT_HEADERS`."""
+    return [
+        (one.source, one.digest[:_DIGEST_SHOWN], "good" if one.is_good else f"BAD: {one.problem}") for one in verdicts
+    ]
+
+
+def inspection_text(found: Inspection, models: Sequence[str]) -> str:
+    """Everything that is known, one fact a line, then the packages."""
+    entry = found.entry
+    sizes = f"{size_text(found.size)} in {found.files} files"
+    if found.packed_size:
+        sizes += f", packed {size_text(found.packed_size)}"
+    facts = (
+        ("environment", found.source),
+        ("kind", f"{found.kind}, made by {found.made_from}" if found.made_from else found.kind),
+        ("name", found.name),
+        ("digest", f"sha256:{found.digest}" if found.digest else ""),
+        ("python", found.python),
+        ("abi", found.abi),
+        ("platform", found.platform),
+        ("glibc", f"{found.glibc} or newer" if found.glibc else ""),
+        ("size", sizes),
+        ("in the store", "" if entry is None else f"{entry.folder}, unpacked {_date(entry.made)}"),
+        ("last used", "" if entry is None else "now" if entry.in_use else _date(entry.last_used)),
+        ("models", ", ".join(models)),
+        ("recipe", ", ".join(name for name, _ in found.recipe)),
+        ("packages", str(len(found.packages))),
+    )
+    lines = [f"{name:<14}{value}" for name, value in facts if value]
+    return "\n".join((*lines, *(f"  {package.name} {package.version}" for package in found.packages))) + "\n"
+
+
+def as_json(value: Any) -> str:
+    """Values of ours as indented JSON; paths as text."""
+    return json.dumps(value, default=_plain, indent=1)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value) if isinstance(value, Path) else list(value)
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"

@@ -1,0 +1,59 @@
+"""What names an execution environment: a path or a URI, and perhaps the digest its content must have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.errors import ConfigError
+
+__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "split_digest"]
+
+ENVIRONMENT_SCHEME = "env://"
+"""Begins the name of an environment that lies in an `--env-directory`."""
+
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_PIN = re.compile(r"(?P<name>.*)@(?P<algorithm>sha\d+):(?P<digest>[^@/]*)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSource:
+    """Where an environment comes from, if more is to be said than a path.
+
+    Attributes:
+        path: An archive or a directory of this machine; None if it lies elsewhere.
+        uri: Where else, empty if it lies here.
+        digest: SHA-256 its archive must have, empty if nobody said.
+    """
+
+    path: Path | None = None
+    uri: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path or self.uri}{f'@sha256:{self.digest}' if self.digest else ''}"
+
+
+def is_uri(text: str) -> bool:
+    """Whether a text is a URI and not a path."""
+    return _URI.match(text) is not None
+
+
+def split_digest(text: str) -> tuple[str, str]:
+    """A name and the digest behind it, empty if there is none: `x@sha256:<64 digits>`.
+
+    Raises:
+        ConfigError: If what stands behind is no SHA-256.
+    """
+    match = _PIN.fullmatch(text)
+    if match is None:
+        return text, ""
+    digest = match["digest"].lower()
+    if match["algorithm"] != "sha256" or not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"'{text}': '{match['algorithm']}:{match['digest']}' is no digest; write @sha256: and 64 hexadecimal "
+            "digits, as `sha256sum` and `naiad env inspect` print them"
+        )
+    return match["name"], digest

@@ -1,0 +1,53 @@
+"""Sizes and spans of time as people write them: `10GB`, `512MiB`, `30d`, `12h`."""
+
+from __future__ import annotations
+
+import re
+
+from naiad.errors import OptionError
+
+__all__ = ["parse_seconds", "parse_size", "size_text"]
+
+_QUANTITY = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
+_SIZES = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}{ending}": 1000**power for power, letter in enumerate("kmgt", 1) for ending in ("", "b")},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def parse_size(text: str) -> int:
+    """Bytes: `10GB` is 10,000,000,000, `10GiB` is 10 * 2**30.
+
+    Raises:
+        OptionError: If it is no size.
+    """
+    return int(_parse(text, _SIZES, "a size such as 10GB, 512MiB or 1000000"))
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds: `30d`, `12h`, `90m`, `2w`; a unit is needed.
+
+    Raises:
+        OptionError: If it is no span of time.
+    """
+    return _parse(text, _SECONDS, "a span of time such as 30d, 12h, 90m or 2w")
+
+
+def size_text(size: float) -> str:
+    """A size for people, in three digits."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:  # noqa: PLR2004
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _parse(text: str, units: dict[str, int], wanted: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    factor = units.get(match["unit"].lower()) if match else None
+    if match is None or factor is None:
+        raise OptionError(f"'{text}' is not {wanted}")
+    return float(match["number"]) * factor
