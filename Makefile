@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Most tests wait for servers: files run side by side. `make test PARALLEL=` runs them one after the other.
+PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
 .PHONY: demo test quick check bench proto clean
 
@@ -16,10 +18,10 @@ demo: $(VENV)/.ready  ## The main job on real input, in under five minutes
 	$(BIN)/python examples/demo/demo.py
 
 test: $(VENV)/.ready  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
 quick: $(VENV)/.ready  ## The tests that take seconds
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: $(VENV)/.ready  ## Linter, formatter and types
 	$(BIN)/ruff check .

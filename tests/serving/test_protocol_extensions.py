@@ -84,7 +84,7 @@ def tensor_in(api, values):
 
 @pytest.mark.parametrize("count", [4, 1 << 20])
 def test_a_model_reads_and_writes_regions_of_its_client(client, api, count):
-    key, size = f"/naiad_{secrets.token_hex(6)}", 4 * count
+    key, size = f"/naiad_test_{secrets.token_hex(6)}", 4 * count
     handle = shm.create_shared_memory_region("r", key, 2 * size)
     try:
         data = np.arange(count, dtype=np.float32)[None]
