@@ -28,6 +28,7 @@ from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
+from naiad.frontends.metrics.cache import cache_families
 from naiad.frontends.metrics.collect import pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
@@ -138,6 +139,7 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
         exit_timeout=options.exit_timeout_secs,
+        response_cache_size=options.response_cache_size,
     )
     engine = Engine(settings, loader)
     ModelControl(engine)
@@ -199,6 +201,7 @@ async def _start_frontends(
             port=options.metrics_port,
             collectors=[
                 lambda: [pending_requests(engine.pending_counts())],
+                lambda: cache_families(engine.response_cache),
                 lambda: custom_families(engine.metrics),
             ],
             with_system=options.allow_cpu_metrics,

@@ -187,6 +187,94 @@ def test_two_ways_to_name_a_cache_exclude_each_other():
     )
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--cache-config=local,size=1048576",),
+        ("--cache-config", "local,size=1048576"),
+        ("--cache-config=local,size=1", "--cache-config=local,size=1048576"),
+        ("--cache-config=local,other=1", "--cache-config=local,size=1048576"),
+        ("--response-cache-byte-size=1048576",),
+        ("--response-cache-byte-size", "1048576", "--cache-directory=/c"),
+    ],
+)
+def test_a_cache_has_the_size_given_last(arguments):
+    assert parse(*arguments).response_cache_size == 1048576
+
+
+def test_without_a_flag_there_is_no_cache():
+    assert parse("--cache-directory=/c").response_cache_size == 0
+
+
+@pytest.mark.parametrize("text", ["local", "local=1", "size=1048576", ",size=1", ""])
+def test_a_setting_of_no_cache_is_a_mistake(text):
+    error = refusal(f"--cache-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        'Bad option: "--cache-config".\n'
+        f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+    )
+
+
+@pytest.mark.parametrize("text", ["local,", "local,size", "local,size=", "local,=1"])
+def test_a_setting_of_a_cache_without_name_or_value_is_a_mistake(text):
+    error = refusal(f"--cache-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        f"Bad option: \"--cache-config\".\n--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("--cache-config=local,other=1",),
+            "Invalid argument - Failed to initialize LocalCache: config didn't contain a valid 'size' field.",
+        ),
+        (
+            ("--cache-config=local,size=2000", "--cache-config=redis,host=h"),
+            "Invalid argument - found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        (
+            ("--cache-config=redis,host=h",),
+            (
+                "Invalid argument - there is no cache 'redis': naiad keeps responses in its own memory and loads no "
+                "libtritoncache_redis.so; use --cache-config=local,size=<bytes>"
+            ),
+        ),
+        (
+            ("--cache-config=local,size=0",),
+            "Internal - Failed to initialize LocalCache: size 0 is too small: a cache takes at least 1024 bytes",
+        ),
+        (
+            ("--response-cache-byte-size=1023",),
+            "Internal - Failed to initialize LocalCache: size 1023 is too small: a cache takes at least 1024 bytes",
+        ),
+        (
+            ("--cache-config=local,size=12x",),
+            "Internal - Failed to initialize LocalCache: size '12x' is not a number of bytes",
+        ),
+        (
+            ("--cache-config=local,size=-5",),
+            "Internal - Failed to initialize LocalCache: size '-5' is not a number of bytes",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_be_keeps_the_server_from_starting(arguments, text):
+    error = refusal(*arguments)
+    assert not isinstance(error, UsageError)
+    assert error.message == f"error: creating server: {text}"
+
+
+def test_a_cache_cannot_be_larger_than_the_machines_memory():
+    error = refusal("--cache-config=local,size=999999999999999999999")
+    assert error.message.startswith(
+        "error: creating server: Internal - Failed to initialize LocalCache: failed to allocate buffer: size "
+        "999999999999999999999 is more than the "
+    )
+
+
 def test_without_a_repository_nothing_starts():
     assert refusal(repository=None).message == (
         "error: creating server: Invalid argument - --model-repository must be specified"

@@ -171,6 +171,7 @@ def sample_statistics(name: str, version: str = "1") -> ModelStatistics:
         compute_input=Duration(20, 4_000_000),
         compute_infer=Duration(20, 5_000_000),
         compute_output=Duration(20, 6_000_000),
+        is_cached=True,
         cache_hit=Duration(1, 70),
         cache_miss=Duration(2, 80),
         batch_stats=(

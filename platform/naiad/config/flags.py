@@ -32,10 +32,6 @@ def _traces_to_file(text: str) -> bool:
     return text != "mode=opentelemetry"
 
 
-def _is_empty_cache(text: str) -> bool:
-    return text.endswith(",size=0")
-
-
 def _missing(what: str, instead: str = "", harmless: Callable[[str], bool] = _is_off) -> Refused:
     """Something this version does not do."""
     advice = f"; {instead}" if instead else ""
@@ -56,7 +52,6 @@ _POLL = _missing(
     lambda text: text != "poll",
 )
 _OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
-_CACHE = _missing("the response cache is", harmless=_is_empty_cache)
 _NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
 _METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
 
@@ -160,6 +155,10 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
         Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),
     ),
+    "Response cache": (
+        Flag("cache-config", _NAMED, "", "local,size=<bytes>: keep models' responses.", repeatable=True),
+        Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),
+    ),
     "Rate limiter": (
         Flag(
             "rate-limit",
@@ -194,8 +193,6 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),
     "Not in this version (refused where it would matter, else without effect)": (
-        Flag("cache-config", _NAMED, "", "Cache of responses.", repeatable=True, status=_CACHE),
-        Flag("cache-directory", _TEXT, "", "Where caches are found.", status=_NATIVE),
         Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", status=_NATIVE),
         Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", status=_missing("SageMaker's API is")),
         Flag("sagemaker-port", _INT, "8080", "Its port.", status=_NO_SAGEMAKER),
@@ -233,9 +230,8 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
             "response-cache-byte-size",
             _SIZE,
             "",
-            "Cache of responses.",
-            status=_missing("the response cache is"),
-            deprecated="--cache-config",
+            "The same as --cache-config=local,size=<bytes>.",
+            deprecated="--cache-config=local,size=<bytes>",
         ),
         Flag("trace-file", _TEXT, "", "File of traces.", deprecated="--trace-config"),
         Flag(

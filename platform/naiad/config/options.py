@@ -15,6 +15,7 @@ import platformdirs
 
 import naiad
 from naiad.config.backend_settings import BackendConfigs, PythonSettings, effective_settings, parse_backend_configs
+from naiad.config.cache_options import parse_cache_size
 from naiad.config.flag import Flag, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
@@ -107,6 +108,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         **_access(given),
         allow_client_shm=given.switch("allow-client-shm"),
         resource_limits=parse_resource_limits(given),
+        response_cache_size=parse_cache_size(given),
         trace=parse_trace_options(given),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,

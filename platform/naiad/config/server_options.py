@@ -45,6 +45,7 @@ class ServerOptions:
         grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
         trace: `--trace-config` and the flags it replaces.
+        response_cache_size: Bytes of `--cache-config=local,size=`; 0 for no cache.
         resource_limits: `--rate-limit-resource`; None unless `--rate-limit=execution_count`.
         http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
         http_forward: `--http-header-forward-pattern`; `grpc_forward` likewise.
@@ -92,6 +93,7 @@ class ServerOptions:
     grpc_max_connection_age_grace: int = 0
     allow_client_shm: bool = False
     resource_limits: tuple[ResourceLimit, ...] | None = None
+    response_cache_size: int = 0
     trace: TraceOptions = field(default_factory=TraceOptions)
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104

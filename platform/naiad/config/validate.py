@@ -12,7 +12,7 @@ from naiad.config.validate_schedulers import validate_dynamic_batching, validate
 from naiad.config.validate_tensors import validate_batch_tensors, validate_inputs_and_outputs
 from naiad.errors import Code, ConfigError
 
-__all__ = ["validate", "validate_instance_groups", "validate_name"]
+__all__ = ["validate", "validate_instance_groups", "validate_name", "validate_response_cache"]
 
 # Backends that only run models of these platforms; others take any.
 _PLATFORMS = {
@@ -59,16 +59,27 @@ def validate(message: pb.ModelConfig, *, with_io: bool) -> None:
         raise ConfigError(
             f"ensemble scheduling must be set for ensemble {message.name} whose platform is {ENSEMBLE_PLATFORM}"
         )
-    if message.model_transaction_policy.decoupled and message.response_cache.enable:
-        raise ConfigError(
-            f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
-            "Please disable the response cache."
-        )
+    validate_response_cache(message)
     for control in message.model_metrics.metric_control:
         _validate_metric_control(control)
     if with_io:
         validate_inputs_and_outputs(message)
         validate_batch_tensors(message)
+
+
+def validate_response_cache(message: pb.ModelConfig) -> None:
+    """Check that a model whose responses shall be kept has one for each request.
+
+    An ensemble's policy follows from its steps, so that this is known when they are loaded.
+
+    Raises:
+        ConfigError: If it may have any number of them.
+    """
+    if message.model_transaction_policy.decoupled and message.response_cache.enable:
+        raise ConfigError(
+            f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
+            "Please disable the response cache."
+        )
 
 
 def validate_instance_groups(message: pb.ModelConfig) -> None:

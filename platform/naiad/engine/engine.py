@@ -17,6 +17,7 @@ from naiad.engine.model_loads import ModelLoads
 from naiad.engine.model_metrics import ModelMetrics
 from naiad.engine.readiness import are_ready
 from naiad.engine.registry import LATEST, Registry
+from naiad.engine.response_cache import ResponseCache
 from naiad.engine.services import ModelServices
 from naiad.engine.settings import EngineSettings
 from naiad.engine.source import ModelSource, find_source, not_found
@@ -46,6 +47,7 @@ class Engine:
     Attributes:
         services: What models may want of the server.
         metrics: The models' own metrics.
+        response_cache: The responses that are kept; None for none.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -53,7 +55,10 @@ class Engine:
         self._registry = Registry()
         self.services = ModelServices(self._registry)
         self.metrics = ModelMetrics(self.services)
-        self._order = LoadOrder(settings, ModelLoads(settings, loader, self._registry, self.services), self._registry)
+        size = settings.response_cache_size
+        self.response_cache = ResponseCache(size) if size else None
+        loads = ModelLoads(settings, loader, self._registry, self.services, self.response_cache)
+        self._order = LoadOrder(settings, loads, self._registry)
         self._state = "starting"
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
 

@@ -19,6 +19,7 @@ from naiad.engine.ensemble_run import Answers, Run
 from naiad.engine.ensemble_step import StepDesk
 from naiad.engine.instance import Instance
 from naiad.engine.registry import Registry
+from naiad.engine.response_cache import CachedAnswers, ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
 from naiad.errors import NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, Sink
@@ -73,12 +74,17 @@ class EnsembleVersion:
         }
         self._runs: dict[int, Run] = {}
         self._keys = itertools.count(1)
+        self._cached: CachedAnswers | None = None
 
     def __repr__(self) -> str:
         return (
             f"<EnsembleVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
             f"steps={len(self.graph.steps)} in-flight={len(self._runs)}>"
         )
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """From now on answer requests that *cache* knows the response of from there."""
+        self._cached = CachedAnswers(cache, self.config, self.version, self.number, self._answers.totals)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +147,11 @@ class EnsembleVersion:
         else:
             batch_size = pattern.batch_size
         key = next(self._keys)
+        if self._cached is not None:
+            unanswered = self._cached.answer(request, sink)
+            if unanswered is None:
+                return key
+            sink = unanswered
         run = self._runs[key] = Run(
             self._desk, self._answers, request, sink, batch_size, alone=alone, when_done=partial(self._finished, key)
         )

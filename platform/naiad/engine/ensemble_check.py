@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from naiad.config import model_config_pb2 as pb
 from naiad.config.ensemble_members import check_members
 from naiad.config.model import freeze
-from naiad.config.validate import validate
+from naiad.config.validate import validate, validate_response_cache
 from naiad.engine.ensemble import EnsembleVersion
 from naiad.engine.registry import LATEST, ModelRecord, Registry
 from naiad.engine.services import ModelServices
@@ -77,7 +77,12 @@ def _check_loaded(ensemble: str, record: ModelRecord, version: int) -> None:
 def make_ensemble(
     message: pb.ModelConfig, version: int, registry: Registry, services: ModelServices
 ) -> EnsembleVersion:
-    """A version of a checked ensemble."""
+    """A version of a checked ensemble.
+
+    Raises:
+        ConfigError: If its responses shall be kept, and one of its steps is decoupled.
+    """
+    validate_response_cache(message)
     graph = Graph(
         name=message.name,
         steps=tuple(_step(step, registry) for step in message.ensemble_scheduling.step),

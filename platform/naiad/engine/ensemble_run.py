@@ -25,7 +25,7 @@ class Answers:
 
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.is_batched = config.max_batch_size > 0
-        self.totals = Statistics()
+        self.totals = Statistics(dict(config.message.metric_tags))
         self._name = config.name
         self._version = version
         self._dims = {

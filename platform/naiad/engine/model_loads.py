@@ -14,6 +14,7 @@ from naiad.config.model import freeze_version_policy
 from naiad.engine.ensemble_check import checked_ensemble, make_ensemble, needed_models
 from naiad.engine.loading import Loader
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
+from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import ServedVersion
 from naiad.engine.services import ModelServices
 from naiad.engine.settings import EngineSettings
@@ -34,13 +35,21 @@ class ModelLoads:
         needs: What each of them needs.
     """
 
-    def __init__(self, settings: EngineSettings, loader: Loader, registry: Registry, services: ModelServices) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        loader: Loader,
+        registry: Registry,
+        services: ModelServices,
+        cache: ResponseCache | None = None,
+    ) -> None:
         self.ensembles: dict[str, ModelSource] = {}
         self.needs: dict[str, frozenset[str]] = {}
         self._settings = settings
         self._loader = loader
         self._registry = registry
         self._services = services
+        self._cache = cache
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._unloads: dict[asyncio.Task[None], str] = {}  # what is ending, and its model
         self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
@@ -83,6 +92,8 @@ class ModelLoads:
     async def _end(self, version: ServedVersion) -> None:
         await version.stop(self._settings.exit_timeout)
         self._registry.by_number.pop(version.number, None)
+        if self._cache is not None:
+            self._cache.forget(version.number)
         self._sources.pop(version.number, None)
 
     async def _unload(self, record: VersionRecord, loaded: ServedVersion) -> None:
@@ -164,6 +175,8 @@ class ModelLoads:
                 record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
             raise
         logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
+        if self._cache is not None and loaded.config.message.response_cache.enable:
+            loaded.keep_responses(self._cache)
         self._registry.by_number[loaded.number] = loaded
         self._sources[loaded.number] = source
         if before is None:

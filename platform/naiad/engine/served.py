@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from naiad.config.model import ModelConfig
 from naiad.engine.instance import Instance
+from naiad.engine.response_cache import ResponseCache
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
@@ -54,6 +55,9 @@ class ServedVersion(Protocol):
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then end whatever it owns."""
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """From now on answer requests that *cache* knows the response of from there."""
 
     def is_ready(self) -> bool:
         """Whether it can serve now."""

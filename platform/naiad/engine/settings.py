@@ -20,6 +20,7 @@ class EngineSettings:
         config_name: Preferred configuration under `configs/`.
         load_threads: How many models load at once.
         load_retries: How often loading a version is tried again.
+        response_cache_size: How many bytes of responses are kept; 0 for no cache.
         exit_timeout: Seconds that requests in flight and guests have when the server stops.
     """
 
@@ -32,4 +33,5 @@ class EngineSettings:
     config_name: str = ""
     load_threads: int = 4
     load_retries: int = 0
+    response_cache_size: int = 0
     exit_timeout: float = 30.0

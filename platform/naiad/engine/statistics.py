@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
+
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class Reason(enum.Enum):
@@ -39,9 +42,14 @@ class _Batches:
 
 
 class Statistics:
-    """The sums of one model version. All times are nanoseconds of the monotonic clock."""
+    """The sums of one model version. All times are nanoseconds of the monotonic clock.
 
-    def __init__(self) -> None:
+    Attributes:
+        is_cached: Whether responses are kept, so that hits and misses mean something.
+    """
+
+    def __init__(self, tags: Mapping[str, str] = NO_TAGS) -> None:
+        self._tags = tags
         self._last = 0
         self._inferences = 0
         self._executions = 0
@@ -52,6 +60,9 @@ class Statistics:
         self._infer_ns = 0
         self._output_ns = 0
         self._fail = _Sum()
+        self.is_cached = False
+        self._hit = _Sum()
+        self._miss = _Sum()
         self._failures = dict.fromkeys(Reason, 0)
         self._batches: dict[int, _Batches] = {}
 
@@ -88,6 +99,23 @@ class Statistics:
         self.succeeded(batch_size, queued, begun, started, started + took_infer, answered)
         self._output_ns += took_output - (answered - started - took_infer)
 
+    def hit(self, ns: int) -> None:
+        """One request that was answered from the response cache within *ns*: a success that no model computed."""
+        self._hit.count += 1
+        self._hit.ns += ns
+        self._success += 1
+        self._success_ns += ns
+
+    def missed(self, ns: int) -> None:
+        """One request that was looked up in the response cache for *ns*, in vain."""
+        self._miss.count += 1
+        self.kept(ns)
+
+    def kept(self, ns: int) -> None:
+        """Keeping the response of one that was looked up in vain took *ns*; both belong to its duration, too."""
+        self._miss.ns += ns
+        self._success_ns += ns
+
     def failed(self, ns: int, reason: Reason = Reason.OTHER) -> None:
         """One request that ended in an error *ns* after it came; those refused at once do not count."""
         self._failures[reason] += 1
@@ -97,6 +125,7 @@ class Statistics:
     def value(self, name: str, version: str) -> ModelStatistics:
         """The sums as they are now."""
         count = self._success
+        computed = count - self._hit.count
         since = time.monotonic_ns() - self._last
         return ModelStatistics(
             name=name,
@@ -108,9 +137,13 @@ class Statistics:
             fail=self._fail.value(),
             failures={reason.value: number for reason, number in self._failures.items() if reason is not Reason.OTHER},
             queue=Duration(count, self._queue_ns),
-            compute_input=Duration(count, self._input_ns),
-            compute_infer=Duration(count, self._infer_ns),
-            compute_output=Duration(count, self._output_ns),
+            compute_input=Duration(computed, self._input_ns),
+            compute_infer=Duration(computed, self._infer_ns),
+            compute_output=Duration(computed, self._output_ns),
+            tags=self._tags,
+            is_cached=self.is_cached,
+            cache_hit=self._hit.value(),
+            cache_miss=self._miss.value(),
             batch_stats=tuple(
                 BatchStatistics(
                     batch_size=size,

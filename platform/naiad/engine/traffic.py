@@ -19,6 +19,7 @@ from naiad.engine.limited import LimitedDispatcher, SharedLimiter
 from naiad.engine.ordered import Order, OrderedSink
 from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
+from naiad.engine.response_cache import CachedAnswers, ResponseCache
 from naiad.engine.served import version_numbers
 from naiad.engine.states import StateOutputs
 from naiad.engine.statistics import Reason, Statistics
@@ -69,7 +70,7 @@ class Traffic:
         self.number = next(version_numbers)
         self.reason = ""
         self._check = RequestCheck(config)
-        self._statistics = Statistics()
+        self._statistics = Statistics(dict(config.message.metric_tags))
         self._reshape = OutputReshape(config)
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
@@ -93,6 +94,11 @@ class Traffic:
         self._carry_out = self._dispatcher.carry_out
         self._shapes = ShapeKeys(config)
         self._order: Order | None = ResponseOrder() if is_ordered(config) else None
+        self._cached: CachedAnswers | None = None
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """From now on answer requests that *cache* knows the response of from there."""
+        self._cached = CachedAnswers(cache, self.config, self.version, self.number, self._statistics, self._order)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -117,6 +123,11 @@ class Traffic:
         else:
             batch_size = pattern.batch_size
         key = next(self._keys)
+        if self._cached is not None:
+            unanswered = self._cached.answer(request, sink)
+            if unanswered is None:
+                return key
+            sink = unanswered
         pending = self._pending[key] = Pending(key, request, sink, batch_size)
         self._trims_due = _TRIMS
         if self._waits:

@@ -129,6 +129,8 @@ class ModelStatistics:
         compute_input: Time to lay inputs out for the guest.
         compute_infer: Time in the guest.
         compute_output: Time to take outputs over.
+        tags: What its configuration wants its metrics to be labelled with.
+        is_cached: Whether its responses are kept.
         cache_hit: Requests answered from the response cache.
         cache_miss: Requests looked up in vain.
         batch_stats: Per batch size.
@@ -146,6 +148,33 @@ class ModelStatistics:
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    is_cached: bool = False
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """How full the response cache is, and how useful.
+
+    Attributes:
+        byte_size: Bytes it may hold.
+        used_byte_size: Bytes it holds.
+        entries: Responses it holds.
+        hits: Look-ups that found one.
+        misses: Look-ups that found none.
+        evictions: Responses that had to make room for others.
+        lookup_ns: Nanoseconds that all look-ups took.
+        insertion_ns: Nanoseconds that keeping responses took.
+    """
+
+    byte_size: int
+    used_byte_size: int
+    entries: int
+    hits: int
+    misses: int
+    evictions: int
+    lookup_ns: int
+    insertion_ns: int

@@ -63,7 +63,7 @@ _CACHE_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ),
     (
         "nv_cache_miss_duration_per_model",
-        "Total cache miss duration per model, in microseconds",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
         lambda model: model.cache_miss.ns // 1000,
     ),
 )
@@ -73,7 +73,7 @@ _REASONS = ("OTHER", "BACKEND", "CANCELED", "REJECTED")
 
 def model_families(statistics: Sequence[ModelStatistics]) -> list[Family]:
     """Counters of every model version."""
-    cached = [model for model in statistics if model.cache_hit.count or model.cache_miss.count]
+    cached = [model for model in statistics if model.is_cached]
     return [
         _counter(
             "nv_inference_request_success",
@@ -113,7 +113,7 @@ def system_families() -> list[Family]:
 
 
 def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
-    samples = [Sample({"model": model.name, "version": model.version}, value(model)) for model in statistics]
+    samples = [Sample(_labels(model), value(model)) for model in statistics]
     return Family(name, text, Kind.COUNTER, samples)
 
 
@@ -121,7 +121,7 @@ def _failures(statistics: Iterable[ModelStatistics]) -> Family:
     # All reasons, also those that nothing failed for: queries sum over them.
     samples = [
         Sample(
-            {"model": model.name, "reason": reason, "version": model.version},
+            _labels(model, reason=reason),
             model.failures.get(reason, 0) if reason != "OTHER" else model.fail.count - sum(model.failures.values()),
         )
         for model in statistics
@@ -133,6 +133,12 @@ def _failures(statistics: Iterable[ModelStatistics]) -> Family:
         Kind.COUNTER,
         samples,
     )
+
+
+def _labels(model: ModelStatistics, **more: str) -> dict[str, str]:
+    """The labels of a model's series, sorted as in the reference."""
+    tags = {f"_{name}": value for name, value in model.tags.items()}
+    return dict(sorted({**tags, "model": model.name, "version": model.version, **more}.items()))
 
 
 def _gauge(name: str, text: str, value: float) -> Family:

@@ -1,0 +1,275 @@
+"""The response cache of a real server: what is answered from it, what never is, and how that is counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.server import ServerProcess
+from tritonclient import grpc
+
+from .models import (
+    CACHED,
+    COUNTS,
+    ask,
+    call,
+    counts,
+    gauge,
+    metrics,
+    outputs,
+    statistics,
+    write_counting,
+    write_ensemble,
+)
+
+GAUGES = (
+    "util",
+    "num_entries",
+    "num_hits",
+    "num_misses",
+    "num_lookups",
+    "num_evictions",
+    "lookup_duration",
+    "insertion_duration",
+)
+CALLS = '''
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        """Ask the model `called` the same."""
+        asked = pb_utils.InferenceRequest(
+            model_name="called", inputs=requests[0].inputs(), requested_output_names=["OUT", "N"]
+        )
+        answer = asked.exec()
+        return [pb_utils.InferenceResponse(answer.output_tensors())]
+'''
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    models = folder / "models"
+    for name in ("counted", "outputs", "classes", "errors", "shapes", "grpc", "lost", "called", "step", "speaks"):
+        write_counting(models, name)
+    write_counting(models, "off", "")
+    write_counting(models, "ordered", CACHED + "dynamic_batching { preserve_ordering: true }")
+    write_counting(models, "strings", datatype="TYPE_STRING")
+    write_counting(models, "tagged", CACHED + 'metric_tags { key: "k" value: "v" }')
+    write_counting(models, "calls", "", code=CALLS)
+    write_ensemble(models, "ensemble", "step")
+    write_ensemble(models, "of_off", "off")
+    with ServerProcess(models, "--cache-config=local,size=1048576", work=folder) as running:
+        yield running
+
+
+def test_the_second_equal_request_is_answered_without_the_model(server):
+    first, second = (ask(server, "counted", 1, 2, id=name) for name in ("a", "b"))
+    assert (call(first), call(second)) == (1, 1)
+    assert (first.json()["id"], second.json()["id"]) == ("a", "b")
+    assert {**first.json(), "id": ""} == {**second.json(), "id": ""}  # its parameters are kept, too
+    assert counts(server, "counted") == {
+        "inferences": 1,
+        "executions": 1,
+        "success": 2,
+        "fail": 0,
+        "queue": 2,
+        "compute_input": 1,
+        "compute_infer": 1,
+        "compute_output": 1,
+        "cache_hit": 1,
+        "cache_miss": 1,
+    }
+    took = statistics(server, "counted")["inference_stats"]
+    assert 0 < took["cache_hit"]["ns"] + took["cache_miss"]["ns"] < took["success"]["ns"]
+
+
+def test_parameters_sequence_and_id_make_no_other_request(server):
+    before = call(ask(server, "speaks", 5))
+    for more in (
+        {"id": "other"},
+        {"parameters": {"mine": "x"}},
+        {"parameters": {"sequence_id": 7, "sequence_start": True, "sequence_end": True}},
+        {"parameters": {"priority": 1, "timeout": 100}},
+    ):
+        assert call(ask(server, "speaks", 5, **more)) == before
+
+
+def test_a_response_holds_the_outputs_that_are_asked_for_and_no_others(server):
+    def names(*wanted: str) -> dict[str, list]:
+        return outputs(ask(server, "outputs", 3, outputs=[{"name": name} for name in wanted]))
+
+    assert names("N") == {"N": [1]}
+    assert names("N") == {"N": [1]}
+    assert names() == {"OUT": [3.0], "N": [2]}  # what was kept was only a part of that
+    assert names("OUT") == {"OUT": [3.0]}
+    assert names("N", "OUT") == {"OUT": [3.0], "N": [2]}
+    assert counts(server, "outputs")["executions"] == 2
+
+
+def test_a_class_is_told_of_a_kept_output(server):
+    wanted = [{"name": "OUT", "parameters": {"classification": 1}}]
+    assert outputs(ask(server, "off", 1, 4, outputs=wanted)) == {"OUT": ["4.000000:1"]}
+    for _ in range(2):
+        assert outputs(ask(server, "classes", 1, 4, outputs=wanted)) == {"OUT": ["4.000000:1"]}
+
+
+def test_the_same_bytes_in_another_shape_are_another_request(server):
+    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[2, 2]))["N"] == [1, 1]
+    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[1, 4]))["N"] == [2]
+    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[2, 2]))["N"] == [1, 1]
+    assert counts(server, "shapes")["inferences"] == 3
+
+
+def test_strings_are_told_apart_by_their_lengths(server):
+    assert call(ask(server, "strings", "a", "bc", datatype="BYTES")) == 1
+    assert call(ask(server, "strings", "ab", "c", datatype="BYTES")) == 2
+    again = outputs(ask(server, "strings", "a", "bc", datatype="BYTES"))
+    assert again == {"OUT": ["a", "bc"], "N": [1]}
+
+
+@pytest.mark.parametrize(("value", "text"), [(-1, "minus one"), (-2, "minus two")])
+def test_an_error_is_never_kept(server, value, text):
+    before = counts(server, "errors")
+    for _ in range(2):
+        reply = ask(server, "errors", value)
+        assert reply.status == 500
+        assert text in reply.error
+    after = counts(server, "errors")
+    assert after["executions"] - before["executions"] == 2
+    assert (after["cache_hit"], after["cache_miss"] - before["cache_miss"]) == (0, 2)
+
+
+def test_a_model_that_does_not_ask_for_it_is_always_executed(server):
+    assert call(ask(server, "off", 9)) + 1 == call(ask(server, "off", 9))
+    assert counts(server, "off")["cache_miss"] == 0
+    assert metrics(server, 'per_model{model="off"') == []
+
+
+def test_hits_go_out_in_the_order_that_is_promised(server):
+    assert [call(ask(server, "ordered", value)) for value in (1, 2, 1, 2, 1)] == [1, 2, 1, 2, 1]
+
+
+def test_grpc_and_a_stream_get_what_http_has_put_there(server):
+    kept = call(ask(server, "grpc", 1, 2))
+    tensor = grpc.InferInput("IN", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
+    heard = []
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        answer = client.infer("grpc", [tensor], request_id="7")
+        client.start_stream(lambda result, error: heard.append((result, error)))
+        for _ in range(3):
+            client.async_stream_infer("grpc", [tensor])
+        client.stop_stream()
+    for result, error in [(answer, None), *heard]:
+        assert error is None
+        assert (result.as_numpy("N").tolist(), result.as_numpy("OUT").tolist()) == ([[kept]], [[1.0, 2.0]])
+    assert (answer.get_response().id, len(heard), counts(server, "grpc")["cache_hit"]) == ("7", 3, 4)
+
+
+def test_a_call_from_a_model_is_answered_from_the_cache(server):
+    assert [call(ask(server, "calls", 8)) for _ in range(3)] == [1, 1, 1]
+    assert counts(server, "called")["cache_hit"] == 2
+
+
+def test_an_ensemble_keeps_its_responses_and_so_do_its_steps(server):
+    first, second = ask(server, "ensemble", 6), ask(server, "ensemble", 6)
+    assert call(first) == call(second) == call(ask(server, "step", 6))
+    # As from the reference: the sequence was the first request's.
+    assert ("parameters" in first.json(), "parameters" in second.json()) == (True, False)
+    assert (counts(server, "ensemble")["cache_hit"], counts(server, "step")["cache_hit"]) == (1, 1)
+    assert call(ask(server, "of_off", 6)) == call(ask(server, "of_off", 6))
+
+
+def test_a_hit_needs_no_guest(server):
+    kept = call(ask(server, "lost", 1))
+    assert ask(server, "lost", -3).status != 200
+    assert call(ask(server, "lost", 1)) == kept  # whether its guest is back by then or not
+    assert counts(server, "lost")["executions"] == 1
+
+
+def test_metrics_tell_of_each_model_and_of_the_cache(server):
+    for _ in range(3):
+        ask(server, "tagged", 1)
+    labels = '{_k="v",model="tagged",version="1"}'
+    assert metrics(server, f"nv_cache_num_hits_per_model{labels}") == [f"nv_cache_num_hits_per_model{labels} 2"]
+    assert metrics(server, f"nv_cache_num_misses_per_model{labels}") == [f"nv_cache_num_misses_per_model{labels} 1"]
+    assert metrics(server, "HELP nv_cache_miss_duration_per_model") == [
+        "# HELP nv_cache_miss_duration_per_model Total cache miss (insert+lookup) duration per model, in microseconds"
+    ]
+    whole = {name: gauge(server, f"nv_cache_{name}") for name in GAUGES}
+    assert whole["num_lookups"] == whole["num_hits"] + whole["num_misses"]
+    assert whole["num_entries"] >= 1
+    assert 0 < whole["util"] < 1
+    assert whole["num_evictions"] == 0
+
+
+def test_without_a_cache_of_the_server_the_setting_has_no_effect(tmp_path):
+    write_counting(tmp_path / "models", "m")
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
+        assert server.get("/v2/models/m/config").json()["response_cache"] == {"enable": True}
+        assert metrics(server, "nv_cache") == []
+
+
+def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_fits(tmp_path):
+    write_counting(tmp_path / "models", "m")
+    with ServerProcess(tmp_path / "models", "--cache-config=local,size=4096", work=tmp_path) as server:
+        kept = call(ask(server, "m", 0))
+        for value in range(1, 20):
+            ask(server, "m", value)
+            assert call(ask(server, "m", 0)) == kept  # used all the time
+        assert call(ask(server, "m", 1)) == 21
+        assert gauge(server, "nv_cache_num_evictions") > 10
+        large = [call(ask(server, "m", *[1.5] * 2000)) for _ in range(3)]
+        assert large == [22, 23, 24]
+        assert call(ask(server, "m", 0)) == kept  # and nothing had to go for it
+    (line,) = [line for line in server.log.splitlines() if "Failed to insert key" in line]
+    assert "Requested byte_size: 8836 is greater than total cache size: 4096" in line
+    assert "model 'm'" in line
+
+
+def test_a_model_that_was_loaded_anew_is_asked_anew(tmp_path):
+    """The reference answers from what the old one said."""
+    models = tmp_path / "models"
+    file = write_counting(models, "m")
+    options = ("--cache-config=local,size=100000", "--model-control-mode=explicit", "--load-model=m")
+    with ServerProcess(models, *options, work=tmp_path) as server:
+        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 1]
+        file.write_text(COUNTS.replace("self.calls = 0", "self.calls = 100"))
+        assert server.post("/v2/repository/models/m/load").status == 200
+        assert [call(ask(server, "m", 1)) for _ in range(2)] == [101, 101]
+        server.wait_for(lambda: gauge(server, "nv_cache_num_entries") == 1, "the old entry to go")
+        server.post("/v2/repository/models/m/unload")
+        server.wait_for(lambda: gauge(server, "nv_cache_num_entries") == 0, "the last entry to go")
+
+
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (CACHED + DECOUPLED, "'decoupled' transaction policy"),
+        (CACHED + "sequence_batching { }", "sequence batching scheduler"),
+    ],
+)
+def test_a_model_that_cannot_have_it_does_not_load(tmp_path, config, what):
+    write_counting(tmp_path / "models", "m", config)
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+        (entry,) = server.post("/v2/repository/index").json()
+    assert entry["reason"].endswith(
+        f"Response Cache does not currently support model m with {what}. Please disable the response cache."
+    )
+
+
+def test_an_ensemble_of_a_decoupled_model_cannot_have_it_either(tmp_path):
+    write_counting(tmp_path / "models", "step", DECOUPLED)
+    write_ensemble(tmp_path / "models", "e", "step")
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+        entries = {entry["name"]: entry for entry in server.post("/v2/repository/index").json()}
+    assert entries["step"]["state"] == "READY"
+    assert entries["e"]["reason"] == (
+        "Invalid argument: Response Cache does not currently support model e with 'decoupled' transaction policy. "
+        "Please disable the response cache."
+    )
