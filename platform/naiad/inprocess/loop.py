@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from naiad.inprocess.errors import InvalidArgumentError
+
 __all__ = ["LoopThread"]
 
 _T = TypeVar("_T")
+_CLOSED = "Server not started"
 
 
 class LoopThread:
@@ -23,6 +26,8 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
+        self._lock = threading.Lock()
+        self._is_closing = False
         self._loop = uvloop.new_event_loop()
         # One that `close` can end without a further thread: at the end of a program none can be started.
         self._workers = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-worker")
@@ -32,7 +37,11 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine to its end and return what it returns; where the wait is interrupted, it is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closing:
+                work.close()
+                raise InvalidArgumentError(_CLOSED)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -42,7 +51,10 @@ class LoopThread:
     def call(self, function: Callable[..., _T], *args: object) -> _T:
         """Call a function on the loop's thread and return what it returns: cheaper than a coroutine."""
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(_answer, future, function, args)
+        with self._lock:
+            if self._is_closing:
+                raise InvalidArgumentError(_CLOSED)
+            self._loop.call_soon_threadsafe(_answer, future, function, args)
         return future.result()
 
     def post(self, function: Callable[..., object], *args: object) -> None:
@@ -51,12 +63,21 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function, *args)
 
     def close(self) -> None:
-        """End the loop and its threads."""
-        self.run(self._loop.shutdown_asyncgens())
+        """End the loop and its threads; whoever waits for something on it gets it cancelled."""
+        with self._lock:
+            self._is_closing = True
+        asyncio.run_coroutine_threadsafe(self._wind_down(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._workers.shutdown()
         self._loop.close()
+
+    async def _wind_down(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -73,18 +75,27 @@ class RunningServer:
         self._stack.push_async_callback(self.engine.stop)
         return await self.engine.start()
 
-    def stop(self) -> None:
-        """End services, models and the thread; a second time, nothing."""
+    def stop(self, grace: float | None = None) -> None:
+        """End services, models and the thread; a second time, nothing.
+
+        Args:
+            grace: Seconds that requests in flight have; the options' exit timeout unless given.
+        """
         with self._lock:
             if self._is_stopped:
                 return
             self._is_stopped = True
         try:
-            self.loop.run(self._stack.aclose())
+            self.loop.run(self._close(grace))
         finally:
             self.loop.close()
             if self._log is not None:
                 self._log.close()
+
+    async def _close(self, grace: float | None) -> None:
+        # What is left after that ends with the loop's thread: the kernel ends guests with it.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stack.aclose(), grace)
 
     def serve(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
         """Start a service on the loop, which ends with the server at the latest; return its port."""

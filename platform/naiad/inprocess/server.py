@@ -23,6 +23,9 @@ from naiad.inprocess.running import RunningServer
 
 __all__ = ["Server"]
 
+_GRACE_AT_EXIT = 2.0
+"""Seconds for requests in flight when the program ends: nobody waits for them any more."""
+
 _HELD_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
 
 
@@ -259,4 +262,4 @@ def _stop_all() -> None:
     """End what the program has left running; not in a fork of it, whose copies of servers are none."""
     if os.getpid() == _pid:
         for running in list(_alive):
-            running.stop()
+            running.stop(_GRACE_AT_EXIT)

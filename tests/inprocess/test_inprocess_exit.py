@@ -1,0 +1,111 @@
+"""However a program ends, its guests end with it, and the end is quiet."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from serving.repositories import repository
+from support.waiting import until
+
+START = """
+import os, sys, naiad, numpy as np
+server = naiad.Server(model_repository=sys.argv[1], flags=["--env-store=" + sys.argv[2]]).start()
+responses = server.model("identity").infer(inputs={"IN": np.array([1], np.float32)})
+import psutil
+print(*[child.pid for child in psutil.Process().children()], flush=True)
+"""
+FORK = """
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)
+os.waitpid(pid, 0)
+assert server.ready()
+"""
+WAIT = """
+import threading
+inputs = {"IN": np.array([1e9, 0], np.float32)}
+responses = server.model("repeats").infer(inputs=inputs, raise_on_error=False)
+threading.Thread(target=lambda: [None for _ in responses], daemon=True).start()
+"""
+FORK = """
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)
+os.waitpid(pid, 0)
+assert server.ready()
+"""
+ENDS = {
+    "falls off its end": ("", 0),
+    "exits": ("sys.exit(3)", 3),
+    "exits from a block": ("with server: raise SystemExit(4)", 4),
+    "leaves a thread waiting for a response": (WAIT, 0),
+    "forks a child that ends": (FORK, 0),
+    "exits at once": ("os._exit(5)", 5),
+    "is killed": ("os.kill(os.getpid(), 9)", -9),
+    "gets a signal": ("os.kill(os.getpid(), 15)", -15),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_guests_end_with_a_program_that(how, tmp_path):
+    code, status = ENDS[how]
+    models = repository(tmp_path / "models", ["identity", "repeats"])
+    flags = ["-W", "error", "-W", "ignore:This process"]  # 3.12 warns of forks of programs with threads
+
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", START + code, models, tmp_path / "store"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (status, "")
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2
+    until(lambda: not any(_runs(pid) for pid in pids), "the end of the guests")
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path):
+    models = repository(tmp_path / "models", ["hangs_in_initialize"])
+    code = "import sys, naiad\nnaiad.Server(model_repository=sys.argv[1], flags=['--env-store=' + sys.argv[2]]).start()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, models, tmp_path / "store"], stderr=subprocess.PIPE, text=True
+    ) as program:
+        until(lambda: psutil.Process(program.pid).children(), "the guest")
+        children = psutil.Process(program.pid).children()
+        program.send_signal(signal.SIGINT)
+        _, stderr = program.communicate(timeout=60)
+
+    assert program.returncode == -signal.SIGINT
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    until(lambda: not any(_runs(child.pid) for child in children), "the end of the guest")
+
+
+def test_importing_naiad_loads_nothing_of_the_server():
+    code = (
+        "import naiad, sys; print(sorted(name for name in sys.modules if name.startswith(('naiad', 'numpy', 'grpc'))))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.strip() == "['naiad']"
+
+
+def test_names_that_are_none_are_refused_as_by_any_module():
+    import naiad
+
+    assert {"Server", "Tensor", "__version__"} <= set(dir(naiad))
+    with pytest.raises(AttributeError, match=r"module 'naiad' has no attribute 'Nothing'"):
+        _ = naiad.Nothing
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

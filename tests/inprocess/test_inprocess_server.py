@@ -1,0 +1,310 @@
+"""Life of a server in this process: options, start, models, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+
+import naiad
+import numpy as np
+import psutil
+import pytest
+from naiad.inprocess.options import log_settings, server_options
+from serving.repositories import repository
+
+IN = np.array([1.0], np.float32)
+
+
+@pytest.fixture
+def options(tmp_path):
+    def make(*models, **fields):
+        place = repository(tmp_path / "models", models)
+        return naiad.Options(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], **fields)
+
+    return make
+
+
+def guests():
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_nothing_works_before_the_start(options):
+    server = naiad.Server(options("identity"))
+
+    for use in (server.ready, server.live, server.models, server.metadata, server.metrics, server.stop):
+        with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+            use()
+    with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+        server.model("identity")
+
+
+def test_a_server_starts_once_stops_once_and_starts_again(options):
+    before = (len(guests()), threading.active_count())
+    server = naiad.Server(options("identity"))
+
+    for _ in range(2):
+        assert server.start(wait_until_ready=True, timeout=30) is server
+        with pytest.raises(naiad.InvalidArgumentError, match=r"^Server already started$"):
+            server.start()
+        assert server.live()
+        server.stop()
+        with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+            server.stop()
+
+    assert (len(guests()), threading.active_count()) == before
+
+
+def test_a_model_of_a_stopped_server_says_so(options):
+    with naiad.Server(options("identity")) as server:
+        model = server.model("identity")
+
+    with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+        model.infer(inputs={"IN": IN})
+    with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+        model.ready()
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_start_with_its_reason(options):
+    with pytest.raises(naiad.InternalError, match=r"(?s)^failed to load all models\n.*no_class") as raised:
+        naiad.Server(options("no_class", "identity")).start()
+
+    assert "TritonPythonModel" in str(raised.value)
+
+
+def test_it_may_be_left_out_without_exit_on_error(options):
+    with naiad.Server(options("no_class", "identity", exit_on_error=False)) as server:
+        broken = server.models()["no_class", 1]
+        assert (broken.state, server.ready()) == ("UNAVAILABLE", False)
+        assert "TritonPythonModel" in broken.reason
+        assert list(server.models(exclude_not_ready=True)) == [("identity", 1)]
+        server.stop()
+        with pytest.raises(naiad.UnavailableError, match=r"^Timeout before ready$"):
+            server.start(wait_until_ready=True, polling_interval=0.01, timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        ({"model_repository": None}, naiad.InvalidArgumentError, r"^Model repository must be specified\.$"),
+        ({"model_repository": 1}, TypeError, "Options.model_repository must be str or Path, not 1"),
+        ({"server_id": 1}, TypeError, "Options.server_id must be str or Path, not 1"),
+        ({"exit_timeout": "1"}, TypeError, "Options.exit_timeout must be int or float, not '1'"),
+        ({"exit_timeout": True}, TypeError, "Options.exit_timeout must be int or float, not True"),
+        ({"model_control_mode": "none"}, TypeError, "must be ModelControlMode, not 'none'"),
+        ({"model_repository": "nowhere"}, naiad.InternalError, "nowhere"),
+        ({"flags": ["--no-such-flag=1"]}, naiad.InvalidArgumentError, "unknown flag"),
+        ({"flags": ["word"]}, naiad.InvalidArgumentError, "'word' is no flag"),
+        ({"log_error": True, "log_file": "/nowhere/x.log"}, naiad.InvalidArgumentError, "log_file=/nowhere/x.log"),
+    ],
+)
+def test_options_are_checked_at_the_start(tmp_path, fields, kind, text):
+    given = {"model_repository": str(tmp_path), **fields}
+    server = naiad.Server(**given)
+
+    with pytest.raises(kind, match=text):
+        server.start()
+
+
+def test_options_become_those_of_the_server(tmp_path):
+    options = server_options(
+        naiad.Options(
+            model_repository=[str(tmp_path / "a"), str(tmp_path / "b")],
+            server_id="here",
+            model_control_mode=naiad.ModelControlMode.EXPLICIT,
+            startup_models=["m"],
+            strict_model_config=True,
+            rate_limiter_mode=naiad.RateLimitMode.EXEC_COUNT,
+            rate_limiter_resources=[naiad.RateLimiterResource("R", 4, 0), naiad.RateLimiterResource("S", 2)],
+            exit_timeout=7,
+            strict_readiness=False,
+            cpu_metrics=False,
+            backend_directory=str(tmp_path / "backends"),
+            backend_configuration={"python": {"stub-timeout-seconds": "9"}, "": {"x": "y"}},
+            pinned_memory_pool_size=0,
+            host_policies={"p": {"numa-node": "0"}},
+            flags=["--stub-restart-limit=2"],
+        )
+    )
+
+    assert [path.name for path in options.model_repositories] == ["a", "b"]
+    assert (options.server_id, options.load_models, options.auto_complete) == ("here", ("m",), False)
+    assert [(each.name, each.count, each.device) for each in options.resource_limits] == [("R", 4, 0), ("S", 2, None)]
+    assert (options.exit_timeout_secs, options.strict_readiness, options.allow_cpu_metrics) == (7, False, False)
+    assert options.backend_directories[0] == tmp_path / "backends"
+    assert options.python_settings.stub_timeout_seconds == 9
+    assert options.stub_restart_limit == 2
+    assert (options.allow_http, options.allow_grpc) == (False, False)
+    assert len(options.notices) == 2  # pinned memory and host policies have no effect
+
+
+def test_levels_of_the_log_bring_those_above_them():
+    assert log_settings(naiad.Options()) is None
+    levels = log_settings(naiad.Options(log_warn=True, log_format=naiad.LogFormat.ISO8601))
+    assert (levels.verbose, levels.info, levels.warning, levels.error, levels.iso8601) == (0, False, True, True, True)
+    levels = log_settings(naiad.Options(log_verbose=2))
+    assert (levels.verbose, levels.info, levels.warning, levels.error) == (2, True, True, True)
+
+
+def test_the_log_goes_to_its_file_alone(options, tmp_path, capfd):
+    with naiad.Server(options("identity", log_info=True, log_file=str(tmp_path / "log"))):
+        logging.getLogger("another").warning("not ours")
+
+    text = (tmp_path / "log").read_text()
+    assert "identity" in text
+    assert "not ours" not in text
+    assert "identity" not in "".join(capfd.readouterr())
+
+
+def test_without_a_log_the_programs_own_logging_gets_the_lines(options, caplog, capfd):
+    with caplog.at_level(logging.INFO, "naiad"), naiad.Server(options("identity")):
+        pass
+
+    assert any("identity" in record.getMessage() for record in caplog.records)
+    assert capfd.readouterr().err == ""
+
+
+def test_models_are_loaded_and_unloaded_where_that_is_explicit(options):
+    with naiad.Server(
+        options("identity", "two_instances", model_control_mode=naiad.ModelControlMode.EXPLICIT)
+    ) as server:
+        model = server.load("identity")
+        assert model.ready()
+        assert len(list(model.infer(inputs={"IN": IN}))) == 1
+
+        server.unload(model, wait_until_unloaded=True, polling_interval=0.01, timeout=20)
+        assert server.models()["identity", 1].state == "UNAVAILABLE"
+        with pytest.raises(naiad.TritonError, match=r"'identity' has no available versions"):
+            model.infer(inputs={"IN": IN})
+        with pytest.raises(naiad.InternalError, match=r"nobody"):
+            server.load("nobody")
+
+
+def test_a_model_may_be_loaded_with_another_configuration_and_files(options):
+    code = b"import triton_python_backend_utils as p\nclass TritonPythonModel:\n def execute(self, rs):\n  return [p.InferenceResponse([p.Tensor('OUT', -r.inputs()[0].as_numpy())]) for r in rs]\n"
+    config = {"backend": "python", "max_batch_size": 4}
+    config["input"] = [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}]
+    config["output"] = [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}]
+
+    with naiad.Server(options("identity", model_control_mode=naiad.ModelControlMode.EXPLICIT)) as server:
+        model = server.load("identity", {"config": json.dumps(config), "file:1/model.py": code})
+        (response,) = model.infer(inputs={"IN": IN.reshape(1, 1)})
+        assert response.outputs["OUT"].to_numpy().tolist() == [[-1.0]]
+        assert model.batch_properties() is naiad.ModelBatchFlag.FIRST_DIM
+
+
+def test_loading_needs_the_explicit_mode(shared):
+    with pytest.raises(naiad.UnavailableError, match=r"explicit model load / unload is not allowed"):
+        shared.load("identity")
+    with pytest.raises(naiad.UnavailableError, match=r"explicit model load / unload is not allowed"):
+        shared.unload("identity")
+
+
+def test_models_are_found_by_name_and_by_version(shared):
+    models = shared.models()
+
+    assert models["identity"].version == -1
+    assert repr(models["identity", 1]) == "{'name': 'identity', 'version': 1, 'state': 'READY'}"
+    for key in ("nobody", ("identity", 9)):
+        with pytest.raises(KeyError, match=r"Unknown Model: "):
+            models[key]
+
+
+def test_a_model_says_what_http_says_of_it(shared):
+    model = shared.model("identity")
+
+    assert model.metadata()["inputs"] == [{"name": "IN", "datatype": "FP32", "shape": [-1]}]
+    assert (model.config()["name"], model.config()["max_batch_size"]) == ("identity", 0)
+    assert model.statistics()["model_stats"][0]["name"] == "identity"
+    assert model.batch_properties() is naiad.ModelBatchFlag.UNKNOWN
+    assert model.transaction_properties() is naiad.ModelTxnPropertyFlag.ONE_TO_ONE
+    assert shared.model("repeats").transaction_properties() is naiad.ModelTxnPropertyFlag.DECOUPLED
+    with pytest.raises(naiad.UnsupportedError, match=r"configuration version 2 not supported"):
+        model.config(2)
+    with pytest.raises(naiad.NotFoundError, match=r"'nobody' is not found"):
+        shared.model("nobody").ready()
+    assert shared.metadata()["name"] == "triton"
+
+
+def test_metrics_are_those_of_the_server_and_of_the_program(shared):
+    family = naiad.MetricFamily(naiad.MetricKind.COUNTER, "pages_total", "Pages read.")
+    metric = naiad.Metric(family, {"kind": "a"})
+    metric.increment(2)
+    naiad.Metric(naiad.MetricFamily(naiad.MetricKind.COUNTER, "pages_total", "Other words."), {"kind": "a"}).increment(
+        1
+    )
+
+    assert (metric.value, metric.kind) == (3, naiad.MetricKind.COUNTER)
+    page = shared.metrics()
+    assert '# HELP pages_total Pages read.\n# TYPE pages_total counter\npages_total{kind="a"} 3\n' in page
+    assert 'nv_inference_count{model="identity",version="1"}' in page
+    with pytest.raises(naiad.InvalidArgumentError, match=r"only be incremented monotonically"):
+        metric.increment(-1)
+    with pytest.raises(naiad.UnsupportedError, match=r"does not support Set"):
+        metric.set_value(1)
+    with pytest.raises(naiad.InvalidArgumentError, match=r"^Family name already exists with different type$"):
+        naiad.MetricFamily(naiad.MetricKind.GAUGE, "pages_total", "")
+    del family, metric
+    assert "pages_total" not in shared.metrics()
+
+
+def test_metrics_may_be_off(options):
+    with (
+        naiad.Server(options("identity", metrics=False)) as server,
+        pytest.raises(naiad.UnsupportedError, match=r"^metrics not supported$"),
+    ):
+        server.metrics()
+
+
+def test_coroutines_start_load_and_stop_while_their_loop_goes_on(options):
+    async def use():
+        turns = 0
+
+        async def turn():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        turning = asyncio.create_task(turn())
+        async with naiad.Server(options("identity", model_control_mode=naiad.ModelControlMode.EXPLICIT)) as server:
+            started = turns
+            model = await server.async_load("identity")
+            assert turns > started
+            responses = [response async for response in model.async_infer(inputs={"IN": IN})]
+            await server.async_unload(model)
+            state = server.models()["identity", 1].state
+        turning.cancel()
+        return len(responses), state
+
+    assert asyncio.run(use()) == (1, "UNAVAILABLE")
+
+
+def test_many_threads_ask_at_once(shared):
+    wrong = []
+
+    def ask(number):
+        for step in range(20):
+            (response,) = shared.model("identity").infer(inputs={"IN": np.array([number, step], np.float32)})
+            if response.outputs["OUT"].to_numpy().tolist() != [number, step]:
+                wrong.append((number, step))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_request_in_flight_ends_when_the_server_stops(options):
+    ended = []
+    with naiad.Server(options("repeats", exit_timeout=1)) as server:
+        responses = server.model("repeats").infer(inputs={"IN": np.array([1e9, 0], np.float32)}, raise_on_error=False)
+        next(responses)
+        reader = threading.Thread(target=lambda: ended.extend(each for each in responses if each.final))
+        reader.start()
+
+    reader.join(20)
+    assert [each.final for each in ended] == [True]
