@@ -32,6 +32,11 @@ def pack_call(
     request: InferenceRequest, texts: Texts, number: int, flags: int, own: int, blocks: bytes, data: bytes
 ) -> bytes:
     """The CALL frame of *request*, its tensors where `TensorWriter.write` has put and described them."""
+    given = request._trace  # noqa: SLF001 - made for this
+    trace = b""
+    if given is not None and given._key is not None:  # noqa: SLF001 - likewise
+        flags |= wire.CALL_TRACED
+        trace = wire.CALL_TRACE.pack(given._key)  # noqa: SLF001 - likewise
     head = wire.CALL_HEAD.pack(
         number,
         texts.correlation,
@@ -49,6 +54,16 @@ def pack_call(
         len(data),
     )
     body = b"".join(
-        (head, blocks, texts.request_id, texts.correlation_text, texts.parameters, texts.model, texts.outputs, data)
+        (
+            head,
+            blocks,
+            trace,
+            texts.request_id,
+            texts.correlation_text,
+            texts.parameters,
+            texts.model,
+            texts.outputs,
+            data,
+        )
     )
     return wire.frame(wire.Kind.CALL, body)

@@ -13,7 +13,7 @@ from typing import Any, List, Optional, Tuple
 from naiad_stub import layout, wire
 from naiad_stub.blocks import InputLease, OutputBlocks
 from naiad_stub.exceptions import TritonModelException
-from naiad_stub.request import InferenceRequest
+from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import align
 from naiad_stub.tensor import Tensor
@@ -133,6 +133,10 @@ class BatchReader:
         if parameters_size:
             parameters = str(payload[position : position + parameters_size], "utf-8")
             position += parameters_size
+        trace = None
+        if flags & wire.TRACED:
+            flags &= ~wire.TRACED
+            trace, position = _read_trace(key, payload, position)
         end = position + layout_size
         data = payload[position:end]
         tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
@@ -144,6 +148,8 @@ class BatchReader:
         request = InferenceRequest._received(  # noqa: SLF001 - likewise
             request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
+        if trace is not None:
+            request._trace = trace  # noqa: SLF001 - likewise
         batch.requests.append(request)
         batch.tickets.append(ticket)
         return end
@@ -163,6 +169,14 @@ class BatchReader:
         sent = [*requested, *self._state_names] if self._state_names else requested
         self._layouts[data] = tensors, requested, sent
         return tensors, requested, sent
+
+
+def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace, int]:
+    """A request's trace and where it ends."""
+    (size,) = wire.TRACE_SIZE.unpack_from(payload, position)
+    start = position + wire.TRACE_SIZE.size
+    end = start + size
+    return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end  # noqa: SLF001 - made for this
 
 
 class TensorWriter:

@@ -69,14 +69,22 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace a request belongs to; handed on to calls, so that theirs become its children."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_key")
     __module__ = API_MODULE
 
     def __init__(self, context: Optional[str] = None) -> None:
         self._context = context
+        self._key: Optional[int] = None
+
+    @classmethod
+    def _received(cls, key: int, context: str) -> InferenceTrace:
+        """The trace of the request that the host knows by *key*."""
+        self = cls(context or None)
+        self._key = key
+        return self
 
     def get_context(self) -> Optional[str]:
-        """The OpenTelemetry context as JSON, or None where the request is not traced."""
+        """The OpenTelemetry context as JSON, or None where the request has none."""
         return self._context
 
 

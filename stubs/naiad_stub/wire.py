@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -88,14 +88,17 @@ FIELDS = {
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
-# EXECUTE: head, then each request: head, request id, correlation id if a string, parameters as JSON, layout of its
-# inputs (`naiad_stub.layout`).
+# EXECUTE: head, then each request: head, request id, correlation id if a string, parameters as JSON, its trace where it
+# is TRACED (u32 length and the context as JSON, maybe empty), layout of its inputs (`naiad_stub.layout`).
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1: none)
-REQUEST_HEAD = struct.Struct("<QQQIQHHII")
+REQUEST_HEAD = struct.Struct("<QQQQQHHII")
 # key, correlation id, timeout in us, flags, offset of the inputs, bytes of request id, bytes of correlation id
 # (NO_STRING: it is the number), bytes of parameters, bytes of the layout
 ALL_OUTPUTS = 0xFFFF
 NO_STRING = 0xFFFF
+TRACED = 1 << 32
+"""Among the flags of a request, of which a model sees the lower 32: calls may belong to its trace."""
+TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 
 # RESPONSES: head, then each response: head, its blocks (u64 each), parameters as JSON or the error's message, layout of
@@ -111,14 +114,17 @@ EMPTY = 4  # a final mark without a response
 OWN_BLOCKS = 8  # each output has a block of its own (offsets count from there); else all lie in one
 RESCHEDULE = 16  # instead of an answer: the model wants the request again
 
-# CALL: head, blocks of its inputs (u64 each), request id, correlation id, parameters as JSON, and what repeated calls
-# have in common: model, requested outputs (names parted by zero bytes), layout of the inputs.
+# CALL: head, blocks of its inputs (u64 each), where it is CALL_TRACED the key of the request to whose trace it belongs
+# (u64), request id, correlation id, parameters as JSON, and what repeated calls have in common: model, requested
+# outputs (names parted by zero bytes), layout of the inputs.
 CALL_HEAD = struct.Struct("<QQQIqBBHHHIHII")
 # call, correlation id, timeout in us, sequence flags, version, flags, own blocks or one (OWN_BLOCKS), blocks,
 # bytes of request id, of correlation id (NO_STRING: it is the number), of parameters, of model, of outputs, of layout
 CALL_DECOUPLED = 1  # any number of results is welcome
 CALL_BLOCKING = 2  # the instance can do nothing else until the call is answered
 CALL_AWAITED = 4  # likewise while it executes a batch
+CALL_TRACED = 8
+CALL_TRACE = struct.Struct("<Q")
 # RESULT: head, parameters as JSON or the error's message, layout of the outputs in the caller's input segment.
 RESULT_HEAD = struct.Struct("<QqBBII")
 # call, input block with the outputs, to give back after use (-1: none), flags, error code, bytes of text, of the layout

@@ -195,7 +195,7 @@ def test_stub_of_another_protocol_is_refused_with_both_versions(tmp_path, monkey
 
     async def start():
         worker, _ = guest(launch_spec(tmp_path, IDENTITY))
-        with pytest.raises(ProtocolError, match=r"the stub .* speaks protocol 2, this server 99: remove it or copy"):
+        with pytest.raises(ProtocolError, match=r"the stub .* speaks protocol 3, this server 99: remove it or copy"):
             await worker.start()
         return worker.pid
 

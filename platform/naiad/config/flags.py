@@ -28,10 +28,6 @@ def _is_default_metrics(text: str) -> bool:
     return text.lower() in {"counter_latencies=true", "summary_latencies=false"}
 
 
-def _traces_to_file(text: str) -> bool:
-    return text != "mode=opentelemetry"
-
-
 def _missing(what: str, instead: str = "", harmless: Callable[[str], bool] = _is_off) -> Refused:
     """Something this version does not do."""
     advice = f"; {instead}" if instead else ""
@@ -46,13 +42,6 @@ _NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this 
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
 
-_POLL = _missing(
-    "polling of repositories is",
-    "use --model-control-mode=explicit and the repository API",
-    lambda text: text != "poll",
-)
-_OTEL = _missing("tracing with OpenTelemetry is", "leave the mode at triton", _traces_to_file)
-_NAMESPACE = _missing("namespaces of models are", "give every model a name of its own")
 _METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
 
 _GROUPS: dict[str, tuple[Flag, ...]] = {
@@ -180,9 +169,8 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
             "trace-config",
             _NAMED,
             "",
-            "What is traced, and where to (level, triton,file).",
+            "What is traced, and where to (level, mode, triton,file, opentelemetry,url).",
             repeatable=True,
-            status=_OTEL,
         ),
     ),
     "Backends and environments": (

@@ -109,7 +109,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         allow_client_shm=given.switch("allow-client-shm"),
         resource_limits=parse_resource_limits(given),
         response_cache_size=parse_cache_size(given),
-        trace=parse_trace_options(given),
+        trace=parse_trace_options(given, environ),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),

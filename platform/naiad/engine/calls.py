@@ -14,7 +14,7 @@ from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.engine.standstill import StandstillWatch, refuse
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
-from naiad.protocol.inference import InferResponse
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.deadlock import cycle_from
 from naiad.workers.calls import Call
 from naiad.workers.worker import Worker
@@ -74,11 +74,14 @@ class CallDesk:
         try:
             version = self._find(call)
             outstanding = _Outstanding(self, worker, call, version)
+            sink = outstanding if call.traced_by is None else _traced(worker, call.traced_by, request, outstanding)
             self._calls.setdefault(worker, {})[call.number] = outstanding
             try:
-                outstanding.key = version.submit(request, outstanding, alone=True)
+                outstanding.key = version.submit(request, sink, alone=True)
             except NaiadError:
                 self.forget(outstanding)
+                if request.trace is not None:
+                    request.trace.refused()
                 raise
         except NaiadError as error:
             message = f"Model {name} - Error when running inference: {error.message}"
@@ -168,6 +171,12 @@ class CallDesk:
                 if outstanding.is_in_the_way:
                     waits[worker] += outstanding.version.waits_of(outstanding.key)
         return waits
+
+
+def _traced(worker: Worker, caller: int, request: InferRequest, sink: Sink) -> Sink:
+    """Make the call's trace a child of that of the calling model's request *caller*, if it is traced."""
+    trace = worker.trace_of(caller)
+    return sink if trace is None else trace.child(request, sink)
 
 
 def _no_response(call: Call) -> InferResponse:

@@ -210,4 +210,4 @@ class Run:
         self._answers.totals.composed(self._batch_size, self._queued, begun, now, self._took)
         if self.request.trace is not None:
             started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
-            self.request.trace.computed(self._queued, begun, started, ended, ended + self._took[2])
+            self.request.trace.composed(self._queued, begun, started, ended, ended + self._took[2])

@@ -20,6 +20,7 @@ from naiad.protocol.inference import (
     InputTensor,
     Parameter,
     RequestPattern,
+    Sink,
 )
 from naiad.scheduling.ensemble_graph import Graph, Step
 from naiad.scheduling.step_limits import StepLimits
@@ -188,13 +189,17 @@ class Submission:
         if run.is_ended:
             run.failed(self._number, cancelled(), True)
             return
+        request = None
         try:
             step = desk.graph.steps[self.step]
             version = self._version = desk.registry.find(step.model, step.version)
             request = self._request(step, desk.plan(self.step, version))
             self._inputs = ()
-            self._key = version.submit(request, self, alone=run.alone)
+            trace = run.request.trace
+            self._key = version.submit(request, self if trace is None else trace.child(request, self), alone=run.alone)
         except NaiadError as error:
+            if request is not None and request.trace is not None:
+                request.trace.refused()
             run.failed(self._number, error, True)
             return
         if version.is_waiting(self._key):
@@ -227,6 +232,16 @@ class Submission:
     def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
         """Note how long the step's model took; told before its last response."""
         self.took = (started - laid_out, ended - started, done - ended)
+
+    composed = computed
+    context = None
+
+    def child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
+        """Trace nothing: where something does, this stands behind it."""
+        return sink
+
+    def refused(self) -> None:
+        """Nothing to do: the run is told otherwise."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Take a response of the step's model."""

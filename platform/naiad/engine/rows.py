@@ -41,6 +41,7 @@ def _request(row: Row[Pending], request: InferRequest) -> InferRequest:
         row.flags,
         request.priority,
         request.timeout_us,
+        trace=request.trace,
     )
 
 

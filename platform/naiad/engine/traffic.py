@@ -25,7 +25,7 @@ from naiad.engine.states import StateOutputs
 from naiad.engine.statistics import Reason, Statistics
 from naiad.engine.warmup import Sample, WarmUp
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
 from naiad.scheduling.choose import is_ordered, scheduler_for
 from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.ordering import ResponseOrder
@@ -186,6 +186,11 @@ class Traffic:
         pending = self._pending.get(key)
         if pending is not None and pending.worker is not None:
             pending.worker.credit(key, _ALL_RESPONSES)
+
+    def trace_of(self, key: int) -> Trace | None:
+        """The trace of a request that has not its last answer."""
+        pending = self._pending.get(key)
+        return None if pending is None else pending.request.trace
 
     # -- reports of workers -------------------------------------------------------------------------------------
 

@@ -12,6 +12,9 @@ from naiad.config.restrictions import Restrictions
 from naiad.errors import InvalidRequestError
 from naiad.protocol.inference import InferRequest
 
+PROPAGATED = ("traceparent", "tracestate")
+"""Headers that say to which trace a request belongs (W3C Trace Context), in lower case."""
+
 _NAMES_KEPT = 1024
 _RESERVED = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"}

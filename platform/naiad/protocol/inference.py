@@ -74,8 +74,21 @@ class RequestPattern:
 class Trace(Protocol):
     """Takes notes about one request."""
 
+    @property
+    def context(self) -> bytes | None:
+        """What the model is told of it, as JSON; empty for a trace of which there is nothing to tell, None for none."""
+
     def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """Note when it was queued, taken to a guest, begun and finished there, and answered: monotonic nanoseconds."""
+
+    def composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+        """Likewise of an ensemble, which computes nothing itself: its steps' times, one after the other."""
+
+    def child(self, request: InferRequest, sink: Sink) -> Sink:
+        """Trace a request that this one leads to; return the sink for its responses."""
+
+    def refused(self) -> None:
+        """Note that it was not taken up, so that nothing more will happen."""
 
 
 @dataclass(slots=True)

@@ -41,6 +41,7 @@ class Call(NamedTuple):
         is_decoupled: Whether the caller takes any number of responses.
         is_blocking: Whether the calling instance does nothing else until it is answered.
         is_awaited: Whether that is so only while it executes a batch.
+        traced_by: Key of the request to whose trace it belongs, one of the calling instance's; None for none.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Call(NamedTuple):
     is_decoupled: bool
     is_blocking: bool
     is_awaited: bool
+    traced_by: int | None = None
 
 
 class _Repeated(NamedTuple):
@@ -97,6 +99,10 @@ class CallReader:
         position = wire.CALL_HEAD.size
         blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
         position += 8 * count
+        traced_by = None
+        if flags & wire.CALL_TRACED:
+            (traced_by,) = wire.CALL_TRACE.unpack_from(payload, position)
+            position += wire.CALL_TRACE.size
         request_id = str(payload[position : position + id_size], "utf-8") if id_size else ""
         position += id_size
         if correlation_size != wire.NO_STRING:
@@ -132,6 +138,7 @@ class CallReader:
             bool(flags & wire.CALL_DECOUPLED),
             bool(flags & wire.CALL_BLOCKING),
             bool(flags & wire.CALL_AWAITED),
+            traced_by,
         )
 
     def _read_common(self, version: int, common: bytes, model_size: int, outputs_size: int) -> _Repeated:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from naiad.errors import GuestDiedError, NaiadError
-from naiad.protocol.inference import InferResponse
+from naiad.protocol.inference import InferResponse, Trace
 from naiad.workers.calls import Call
 from naiad.workers.exchange import Answer, Batch, Interface
 from naiad.workers.launch import LaunchSpec
@@ -36,6 +36,10 @@ class _Listener:
 
     def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
+
+    def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002
+        """Nothing is traced."""
+        return None
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""

@@ -19,7 +19,7 @@ from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor
+from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
 from naiad.workers.tensors import TensorLayout, check_layout, take_over
 
 CODES = (
@@ -168,18 +168,28 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> 
     if isinstance(correlation, str):
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
+    flags, trace = request.flags, b""
+    if request.trace is not None:
+        flags, trace = _traced(flags, request.trace)
     head = wire.REQUEST_HEAD.pack(
         key,
         correlation,
         request.timeout_us,
-        request.flags,
+        flags,
         base,
         len(request_id),
         correlation_size,
         len(parameters),
         len(layout),
     )
-    return head + request_id + correlation_text + parameters + layout
+    return head + request_id + correlation_text + parameters + trace + layout
+
+
+def _traced(flags: int, trace: Trace) -> tuple[int, bytes]:
+    context = trace.context
+    if context is None:
+        return flags, b""
+    return flags | wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context
 
 
 class Responses(NamedTuple):

@@ -17,7 +17,7 @@ from naiad_stub import wire
 
 from naiad.errors import GuestDiedError, NaiadError, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.inference import InferRequest, InferResponse, Trace
 from naiad.workers.calls import Call, CallReader, error_result, result_block, write_result
 from naiad.workers.channel import Channel
 from naiad.workers.exchange import CODES, Answer, Batch, Interface, pack_returned, read_responses, write_execute
@@ -41,6 +41,9 @@ class Owner(Protocol):
 
     def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
         """A response (or final mark) to one request arrived; execute ran from *started* to *ended* (monotonic ns)."""
+
+    def trace_of(self, key: int) -> Trace | None:
+        """The trace of a request that has not its last answer."""
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
@@ -234,6 +237,10 @@ class Worker:
         """Answer a question of the model."""
         code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
         self._send(wire.pack(wire.Kind.REPLY, number, int(error is None), code, text))
+
+    def trace_of(self, key: int) -> Trace | None:
+        """The trace of a request it works on."""
+        return self._owner.trace_of(key) if key in self.open else None
 
     def ask_standstill(self, number: int) -> None:
         """Ask whether only answers to its calls can let the model go on; it tells so as "standstill"."""

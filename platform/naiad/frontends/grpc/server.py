@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from naiad.config.tls import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, NotReadyError, OptionError
-from naiad.frontends.access import Access, HeaderForwarder
+from naiad.frontends.access import PROPAGATED, Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
@@ -138,9 +138,10 @@ class GrpcFrontend:
 
     async def _model_infer(self, data: bytes, context: Any) -> bytes:
         try:
-            if self._forwarder is None:
+            if self._forwarder is None and not self._extensions.tracer.is_on:
                 return await self._service.infer(data)
-            return await self._service.infer(data, lambda request: self._forward(request, context))
+            headers = propagated(context)
+            return await self._service.infer(data, lambda request: self._forward(request, context), headers)
         except NaiadError as error:
             await _abort(context, error)
 
@@ -157,6 +158,7 @@ class GrpcFrontend:
             changed.set,
             self._extensions,
             lambda request: self._forward(request, context),
+            headers=propagated(context),
             errors_end_stream=metadata.get("triton_grpc_error") == "true",
         )
         self._gate.watch(changed.set)
@@ -186,6 +188,11 @@ class GrpcFrontend:
 def _metadata(context: Any) -> list[tuple[str, str]]:
     found = context.invocation_metadata() or ()
     return [(key, value if isinstance(value, str) else value.decode("latin-1")) for key, value in found]
+
+
+def propagated(context: Any) -> dict[str, str]:
+    """The metadata of a call that say to which trace it belongs."""
+    return {key: value for key, value in _metadata(context) if key in PROPAGATED}
 
 
 async def _read(stream: InferStream, requests: AsyncIterator[bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError, UnsupportedRequestError
@@ -13,6 +13,7 @@ from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.log_settings import log_settings_changed
 from naiad.frontends.grpc.trace_settings import trace_settings_changed
+from naiad.frontends.tracing import NO_HEADERS
 from naiad.protocol.inference import InferRequest, InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
@@ -64,12 +65,18 @@ class InferenceService:
         self._tracer = extensions.tracer
         self._gate = gate
 
-    async def infer(self, data: bytes, prepare: Callable[[InferRequest], None] | None = None) -> bytes:
+    async def infer(
+        self,
+        data: bytes,
+        prepare: Callable[[InferRequest], None] | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> bytes:
         """ModelInfer; cancelling the coroutine takes the request back.
 
         Args:
             data: The message.
             prepare: Called with the request before the engine gets it.
+            headers: Those that say to which trace it belongs; looked at where requests are traced.
         """
         self._gate.check()
         message = codec.parse(data)
@@ -85,8 +92,10 @@ class InferenceService:
         sink = SingleResponse()
         self._gate.enter()
         try:
-            traced = self._tracer.traced(request, sink, "GRPC") if self._tracer.is_on else sink
-            ticket = self._engine.submit(request, traced)
+            if self._tracer.is_on:
+                ticket = self._tracer.submit(self._engine, request, sink, "GRPC", headers)
+            else:
+                ticket = self._engine.submit(request, sink)
             try:
                 response = await sink.wait()
             except asyncio.CancelledError:

@@ -8,7 +8,7 @@ leave as they come (SRV src/grpc/stream_infer_handler.cc).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
@@ -16,6 +16,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import codec
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.service_pb2 import ModelInferRequest
+from naiad.frontends.tracing import NO_HEADERS
 from naiad.frontends.wishes import OutputWishes
 from naiad.protocol.inference import InferRequest, InferResponse
 
@@ -37,6 +38,7 @@ class InferStream:
         extensions: Extensions | None = None,
         prepare: Callable[[InferRequest], None] | None = None,
         *,
+        headers: Mapping[str, str] = NO_HEADERS,
         errors_end_stream: bool = False,
     ) -> None:
         """Make a stream.
@@ -47,6 +49,7 @@ class InferStream:
             wake: Called when there is something for the transport to do.
             extensions: What is shared with other frontends.
             prepare: Called with each request before the engine gets it.
+            headers: Those that say to which trace the requests belong.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
         self.outgoing: deque[tuple[bytes, int | None]] = deque()
@@ -59,6 +62,7 @@ class InferStream:
         self._regions = extensions.regions
         self._tracer = extensions.tracer
         self._prepare = prepare
+        self._headers = headers
         self._requests_ended = False
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
@@ -129,8 +133,10 @@ class InferStream:
         self._in_flight.add(request)
         self._gate.enter()
         try:
-            traced = self._tracer.traced(infer_request, request, "GRPC") if self._tracer.is_on else request
-            request.ticket = self._engine.submit(infer_request, traced)
+            if self._tracer.is_on:
+                request.ticket = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)
+            else:
+                request.ticket = self._engine.submit(infer_request, request)
         except Exception:
             self.end(request)
             raise

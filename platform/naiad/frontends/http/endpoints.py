@@ -15,7 +15,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.frontends.http.generate import Generate
-from naiad.frontends.http.heads import spelled
+from naiad.frontends.http.heads import propagated, spelled
 from naiad.frontends.http.infer_request import parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
@@ -142,8 +142,10 @@ class Endpoints:
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         sink: Sink = InferSink(exchange, plan, response_coding)
         if self._tracer.is_on:
-            sink = self._tracer.traced(inference, sink, "HTTP")
-        exchange.on_disconnect(self._engine.submit(inference, sink))
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(request.headers))
+        else:
+            ticket = self._engine.submit(inference, sink)
+        exchange.on_disconnect(ticket)
 
     def _patterns_of(self, route: Route) -> InferPatterns:
         patterns = self._patterns.get((route.name, route.version))

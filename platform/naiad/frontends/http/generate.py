@@ -6,6 +6,7 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError
 from naiad.frontends.http.generate_request import parse_generate
 from naiad.frontends.http.generate_response import OK, generate_response
+from naiad.frontends.http.heads import propagated
 from naiad.frontends.http.messages import Exchange, error_document, response
 from naiad.frontends.http.routes import Endpoint, Route
 from naiad.frontends.http.sse import EventStream, TakenCount
@@ -41,8 +42,9 @@ class Generate:
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
         sink: Sink = EventStream(exchange, taken) if is_stream else GenerateSink(exchange, taken)
         if self._tracer.is_on:
-            sink = self._tracer.traced(inference, sink, "HTTP")
-        ticket = self._engine.submit(inference, sink)
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(request.headers))
+        else:
+            ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
         taken.submitted(ticket)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import httptools
 
+from naiad.frontends.access import PROPAGATED
+
 _KEPT = 1024
 _LONGEST = 4096
 _NEED_THE_PARSER = (b"transfer-encoding", b"expect", b"upgrade")
@@ -79,6 +81,11 @@ class HeadCache:
                     self._heads.clear()
                 self._heads[data] = head
         return head
+
+
+def propagated(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The headers that say to which trace a request belongs."""
+    return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED if name.encode() in headers}
 
 
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
