@@ -29,7 +29,7 @@ from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families
-from naiad.frontends.metrics.collect import pending_requests
+from naiad.frontends.metrics.collect import Collector, pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.regions import ClientRegions
@@ -161,6 +161,22 @@ def grpc_settings(options: ServerOptions) -> GrpcSettings:
     )
 
 
+def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -> MetricsFrontend:
+    """The page of all metrics and *more*, not started."""
+    return MetricsFrontend(
+        engine,
+        address=options.metrics_address,
+        port=options.metrics_port,
+        collectors=[
+            lambda: [pending_requests(engine.pending_counts())],
+            lambda: cache_families(engine.response_cache),
+            lambda: custom_families(engine.metrics),
+            *more,
+        ],
+        with_system=options.allow_cpu_metrics,
+    )
+
+
 async def _start_frontends(
     engine: Engine, options: ServerOptions, extensions: Extensions, stack: AsyncExitStack
 ) -> None:
@@ -195,17 +211,7 @@ async def _start_frontends(
         stack.push_async_callback(http.stop, grace)
         logger.info("Started HTTPService at %s:%d", options.http_address, port)
     if options.allow_metrics:
-        metrics = MetricsFrontend(
-            engine,
-            address=options.metrics_address,
-            port=options.metrics_port,
-            collectors=[
-                lambda: [pending_requests(engine.pending_counts())],
-                lambda: cache_families(engine.response_cache),
-                lambda: custom_families(engine.metrics),
-            ],
-            with_system=options.allow_cpu_metrics,
-        )
+        metrics = metrics_frontend(engine, options)
         port = await metrics.start()
         stack.push_async_callback(metrics.stop)
         logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)

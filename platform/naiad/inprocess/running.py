@@ -8,15 +8,14 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
-from naiad.app import build_engine, build_loader
+from naiad.app import build_engine, build_loader, metrics_frontend
 from naiad.config.options import ServerOptions
 from naiad.engine.engine import Engine
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.log_settings import NoLog
-from naiad.frontends.metrics.collect import pending_requests
-from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnsupportedError, translated
 from naiad.inprocess.loop import LoopThread
@@ -125,18 +124,8 @@ class RunningServer:
         """
         if not self.options.allow_metrics:
             raise UnsupportedError("metrics not supported")
-        engine = self.engine
-        return MetricsFrontend(
-            engine,
-            address=address,
-            port=port,
-            collectors=[
-                lambda: [pending_requests(engine.pending_counts())],
-                lambda: custom_families(engine.metrics),
-                own_families,
-            ],
-            with_system=self.options.allow_cpu_metrics,
-        )
+        options = replace(self.options, metrics_address=address, metrics_port=port)
+        return metrics_frontend(self.engine, options, own_families)
 
     def metrics(self) -> str:
         """All metrics now."""
