@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -34,15 +34,21 @@ class _ParentsSegment(Segment):
         raise HostGoneError
 
 
+def _nothing() -> None:
+    pass
+
+
 class OutputBlocks:
     """Blocks of the output segment, from any thread; waits for the host where the segment is full.
 
     Attributes:
         view: The segment as bytes.
+        before_waiting: Called by a thread before it waits for room, to send what it keeps back, which takes room.
     """
 
     def __init__(self, segment: Segment, channel: Channel) -> None:
         self.view = segment.view
+        self.before_waiting: Callable[[], None] = _nothing
         self._segment = segment
         self._channel = channel
         self._lock = threading.Lock()
@@ -67,12 +73,39 @@ class OutputBlocks:
                 if offset >= 0:
                     return offset
                 waiter = self._begin_to_wait(size)
-            self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
-            self._channel.wait(waiter)
+            self._wait(waiter)
+
+    def allocate_each(self, sizes: Sequence[int]) -> List[int]:
+        """Reserve blocks of these sizes; return their offsets. None is reserved while this waits for the others.
+
+        Raises:
+            TritonModelException: If there is no room and nothing that could make any.
+        """
+        while True:
+            with self._lock:
+                if self._dropped:
+                    self._free_dropped()
+                offsets: List[int] = []
+                for size in sizes:
+                    offset = self._segment.allocate(size)
+                    if offset < 0:
+                        break
+                    offsets.append(offset)
+                else:
+                    return offsets
+                for offset in offsets:
+                    self._segment.release(offset)
+                waiter = self._begin_to_wait(sum(sizes))
+            self._wait(waiter)
+
+    def _wait(self, waiter: Waiter) -> None:
+        self.before_waiting()
+        self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
+        self._channel.wait(waiter)
 
     def _begin_to_wait(self, size: int) -> Waiter:
         held = sum(block for offset, block in self._held.items() if offset not in self._sent)
-        if self._segment.in_use <= held:
+        if size > self._segment.capacity or self._segment.in_use <= held:
             raise TritonModelException(
                 f"outputs of {size} bytes do not fit into the output segment of {self._segment.capacity} bytes"
                 + (f", of which the model itself holds {held}" if held else "")

@@ -223,20 +223,30 @@ class TensorWriter:
     def _write_each(self, tensors: Sequence[Tensor]) -> tuple[int, bytes, bytes, int]:
         """Likewise, each tensor in a block of its own: some lie in one already."""
         described = []
-        blocks = []
-        total = 0
+        payloads = []
+        copied = []
+        placed: List[Tensor] = []
         for tensor in tensors:
             code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
             described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
+            payloads.append((tensor, buffer, size))
+            if tensor._place is not None and not any(other is tensor for other in placed):  # noqa: SLF001 - likewise
+                placed.append(tensor)
+            elif size:
+                copied.append(size)
+        key = tuple(described)
+        data, _, _ = self._layouts.get((key, True)) or self._pack(key, apart=True)
+        own = iter(self._blocks.allocate_each(copied))  # before any is taken over: this may fail
+        blocks = []
+        total = 0
+        for tensor, buffer, size in payloads:
             block = self._blocks.take_over(tensor)
             if block < 0 and size:
-                block = self._blocks.allocate(size)
+                block = next(own)
                 self._blocks.view[block : block + size] = buffer
             if size:
                 blocks.append(block)
             total += size
-        key = tuple(described)
-        data, _, _ = self._layouts.get((key, True)) or self._pack(key, apart=True)
         return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, total
 
     def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int]:

@@ -6,9 +6,10 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Coroutine
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from naiad_stub import loader, wire
 from naiad_stub.channel import Channel, HostGoneError
@@ -52,6 +53,10 @@ class Execution:
         self._model_file = model_file
         self._log = log
         self._kept: Dict[int, Any] = {}
+        self._batch: Optional[Batch] = None  # of which entries are being made
+        self._thread = 0  # the thread that makes them
+        self._entries: List[bytes] = []  # made and not sent yet
+        self._early: Set[bytes] = set()  # keys of those that were sent before their batch is done
 
     def begin(self, batch: Batch) -> Any:
         """Call `execute`; answer the batch, unless it is a coroutine: then return that, to be run."""
@@ -118,14 +123,23 @@ class Execution:
             _check_returned(response, request)
             if response is not None and ticket.answers is not None:
                 ticket.answers.check(has_response=True, final=True)
-        entries = []
+        self._batch, self._thread, self._entries = batch, threading.get_ident(), []
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             if response is not None:
-                entries.append(self._entry(ticket, response))
+                entry = self._entry(ticket, response)
+                self._entries.append(entry)
                 _close(ticket, 1)
             elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
-                entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
+                self._entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
+        entries, self._entries, self._thread = self._entries, [], 0
         return entries
+
+    def send_early(self) -> None:
+        """Send the answers made so far: another of the same batch needs room, which only they could make."""
+        if self._batch is not None and self._entries and threading.get_ident() == self._thread:
+            entries, self._entries = self._entries, []
+            self._early.update(_key(entry) for entry in entries)
+            self._channel.send(responses_frame(self._batch, entries, 0, time.monotonic_ns()))
 
     def _refuse_returned(self, returned: Any) -> None:
         if returned is not None:
@@ -155,7 +169,8 @@ class Execution:
         ended = time.monotonic_ns()
         unanswered: List[Ticket] = []
         if len(entries) < len(batch.tickets):
-            answered = {entry[:8] for entry in entries}  # an entry begins with its key
+            answered = {_key(entry) for entry in entries}.union(self._early)
+            self._early.clear()
             unanswered = [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered]
         self._sending.leave(batch, unanswered)
         flags = wire.DONE
@@ -219,6 +234,10 @@ def _check_returned(response: Any, request: InferenceRequest) -> None:
             "Expected an 'InferenceResponse' object in the execute function return list, "
             f"found type '{type(response)}'."
         )
+
+
+def _key(entry: bytes) -> bytes:
+    return entry[:8]  # an entry begins with its key
 
 
 class _Late:

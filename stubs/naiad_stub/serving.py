@@ -70,6 +70,7 @@ class ModelServer:
             spec["model_file"],
             self._log_failure,
         )
+        self._blocks.before_waiting = self._execution.send_early
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._tasks: Set[asyncio.Task[None]] = set()
         self._is_busy = False  # a batch runs on the loop, which the next one has to wait for
