@@ -20,6 +20,7 @@ from naiad.engine.limited import SharedLimiter
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
 from naiad.errors import NaiadError
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
@@ -36,8 +37,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
-from naiad.resolution.decision import ResolutionSettings
-from naiad.resolution.layout import lay_out_guest
+from naiad.resolution.settings import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, Limit
 
@@ -100,21 +100,17 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
     for key in sorted(_WITHOUT_EFFECT & effective_settings(options.backend_configs, "python").keys()):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
-    guest = lay_out_guest(options.guest_store)
+    resolution = resolution_settings(options)
     settings = LoadSettings(
-        resolution=ResolutionSettings(
-            backend_directories=options.backend_directories,
-            guest=guest,
-            backend_configs=options.backend_configs,
-            auto_complete=options.auto_complete,
-        ),
+        resolution=resolution,
         auto_complete=options.auto_complete,
         restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
         start_timeout=options.python_settings.stub_timeout_seconds,
         debugged=debugged,
         limiter=_limiter(options),
     )
-    return Loader(settings, EnvironmentManager(options.env_store, guest_library=guest.library_dir))
+    library, policy = resolution.guest.library_dir, store_policy(options)
+    return Loader(settings, EnvironmentManager(options.env_store, guest_library=library, policy=policy))
 
 
 def _limiter(options: ServerOptions) -> SharedLimiter | None:

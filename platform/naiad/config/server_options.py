@@ -44,6 +44,7 @@ class ServerOptions:
         grpc_max_connection_age: In milliseconds; 0 is for ever.
         grpc_max_connection_age_grace: In milliseconds; 0 is as long as the calls take.
         env_store: Where environments are unpacked.
+        env_directories: `--env-directory`, in order.
         trace: `--trace-config` and the flags it replaces.
         response_cache_size: Bytes of `--cache-config=local,size=`; 0 for no cache.
         resource_limits: `--rate-limit-resource`; None unless `--rate-limit=execution_count`.
@@ -109,6 +110,10 @@ class ServerOptions:
     backend_configs: BackendConfigs
     python_settings: PythonSettings = field(default_factory=PythonSettings)
     env_store: Path
+    env_store_max_bytes: int = 0
+    env_directories: tuple[Path, ...] = ()
+    env_trust: Path | None = None
+    env_require_digest: bool = False
     stub_restart_limit: int = 5
     stub_restart_window_secs: int = 60
     given: tuple[str, ...] = ()
