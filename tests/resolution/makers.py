@@ -26,6 +26,7 @@ def resolve_m(
     runtime: str = "",
     filename: str = "",
     parameters: dict[str, str] | None = None,
+    model_uri: str = "",
     **settings: Any,
 ) -> Resolution:
     """Resolve model `m` among these files; the guest's are always there."""
@@ -41,4 +42,5 @@ def resolve_m(
             **{"backend_directories": (Path("/b1"), Path("/b2")), "guest": GUEST, "auto_complete": True, **settings}
         ),
         files=FakeFiles({**GUEST_FILES, **contents}),
+        model_uri=model_uri,
     )

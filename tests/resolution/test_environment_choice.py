@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from naiad.config.environment_source import EnvironmentSource
 from naiad.errors import Code, ResolutionError
 from resolution.makers import resolve_m
 
@@ -41,7 +44,10 @@ def test_the_path_of_an_environment_is_found_by_the_documented_rules(text, path)
         ),
         ("/$$TRITON_MODEL_DIRECTORY/e", "$$TRITON_MODEL_DIRECTORY must stand alone or before a '/'"),
         ("$$TRITON_MODEL_DIRECTORYe", "$$TRITON_MODEL_DIRECTORY must stand alone or before a '/'"),
-        ("s3://bucket/e.tar.gz", "environments from elsewhere are not implemented in this version of naiad"),
+        ("env://x", "there is no directory to look in; name the one that holds 'x' with --env-directory"),
+        ("env://../x", "'../x' is no name of an environment"),
+        ("env://x@sha256:12", "'sha256:12' is no digest; write @sha256: and 64 hexadecimal digits"),
+        ("env://x@sha512:12", "'sha512:12' is no digest; write @sha256: and 64 hexadecimal digits"),
     ],
 )
 def test_an_environment_that_is_not_there_is_an_error_with_the_rules(text, message):
@@ -49,7 +55,6 @@ def test_an_environment_that_is_not_there_is_an_error_with_the_rules(text, messa
         resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text})
     assert caught.value.message.startswith("parameter EXECUTION_ENV_PATH of model 'm'")
     assert message in caught.value.message
-    assert "relative to the model's directory" in caught.value.message
 
 
 def test_an_archive_of_the_conventional_name_is_the_default_of_a_shared_backend():
@@ -125,3 +130,79 @@ def test_a_broken_manifest_names_itself_and_what_is_wrong(text, message):
     with pytest.raises(ResolutionError) as caught:
         resolve_m({SHARED: "", MANIFEST: text}, backend="x")
     assert caught.value.message.startswith(message)
+
+
+DIGEST = "0123456789abcdef" * 4
+SHELVES = (Path("/envs1"), Path("/envs2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "found"),
+    [
+        ("env://x", {"/envs1/x"}, Path("/envs1/x")),
+        ("env://x", {"/envs1/x.tar.gz"}, Path("/envs1/x.tar.gz")),
+        ("env://x", {"/envs2/x.tar.zst", "/envs2/x.zip"}, Path("/envs2/x.tar.zst")),
+        ("env://x", {"/envs1/x.zip", "/envs2/x"}, Path("/envs1/x.zip")),
+        ("env://team/x-1.2", {"/envs2/team/x-1.2.tar"}, Path("/envs2/team/x-1.2.tar")),
+        ("env://x.tar.gz", {"/envs2/x.tar.gz"}, Path("/envs2/x.tar.gz")),
+        (f"env://x@sha256:{DIGEST}", {"/envs2/x.tgz"}, EnvironmentSource(path=Path("/envs2/x.tgz"), digest=DIGEST)),
+        (
+            f"e.tgz@sha256:{DIGEST.upper()}",
+            {"/repo/m/e.tgz"},
+            EnvironmentSource(path=Path("/repo/m/e.tgz"), digest=DIGEST),
+        ),
+        ("file:///some%20where/e.tgz", {"/some where/e.tgz"}, Path("/some where/e.tgz")),
+        ("s3://bucket/e.tgz", set(), EnvironmentSource(uri="s3://bucket/e.tgz")),
+        (f"https://h/e.tgz@sha256:{DIGEST}", set(), EnvironmentSource(uri="https://h/e.tgz", digest=DIGEST)),
+        ("$$NAIAD_VERSION_DIRECTORY/e.tgz", {"/repo/m/1/e.tgz"}, Path("/repo/m/1/e.tgz")),
+    ],
+)
+def test_an_environment_is_found_by_name_digest_or_uri(text, there, found):
+    parameters = {"EXECUTION_ENV_PATH": text}
+    assert resolve_m({OWN, *there}, parameters=parameters, environment_directories=SHELVES).environment == found
+
+
+def test_every_place_that_a_name_was_looked_for_in_is_told():
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": "env://x"}, environment_directories=SHELVES)
+    assert (
+        "which no environment directory holds; looked at: /envs1/x (not found), /envs1/x.tar.zst"
+        in caught.value.message
+    )
+    assert "/envs2/x.zip (not found); put it there" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["env://x", f"https://h/e.tgz@sha256:{DIGEST}"])
+def test_a_backend_names_environments_of_all_kinds_too(text):
+    files = {SHARED: "", MANIFEST: f'environment = "{text}"', "/envs1/x": ""}
+    found = resolve_m(files, backend="x", environment_directories=SHELVES)
+    assert found.environment in (Path("/envs1/x"), EnvironmentSource(uri="https://h/e.tgz", digest=DIGEST))
+
+
+def test_the_environment_of_a_version_wins_over_that_of_the_model():
+    parameters = {"EXECUTION_ENV_PATH": "/a", "EXECUTION_ENV_PATH.1": "/b", "EXECUTION_ENV_PATH.2": "/nowhere"}
+    found = resolve_m({OWN, "/a", "/b"}, parameters=parameters)
+    assert (found.environment, found.environment_origin) == (Path("/b"), "parameter EXECUTION_ENV_PATH.1 of model 'm'")
+
+
+@pytest.mark.parametrize(
+    ("uri", "text", "found"),
+    [
+        ("s3://bucket/repo/m", "$$TRITON_MODEL_DIRECTORY/../shared.tgz", "s3://bucket/repo/shared.tgz"),
+        ("s3://bucket/repo/m", "../../envs/e.tgz", "s3://bucket/envs/e.tgz"),
+        ("gs://bucket/m", f"$$TRITON_MODEL_DIRECTORY/../e.tgz@sha256:{DIGEST}", "gs://bucket/e.tgz"),
+    ],
+)
+def test_what_lies_beside_a_copied_model_lies_where_it_was_copied_from(uri, text, found):
+    source = resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri).environment
+    assert isinstance(source, EnvironmentSource)
+    assert source.uri == found
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [("", "../e.tgz"), ("s3://bucket/m", "e.tgz"), ("s3://bucket/m", "../../e.tgz"), ("s3://b/x/y/m", "/e")],
+)
+def test_nothing_is_looked_for_elsewhere_that_is_not_beside_a_copied_model(uri, text):
+    with pytest.raises(ResolutionError, match="does not exist; a path may be absolute"):
+        resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri)

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.environments.digest import Content
+from naiad.environments.download import shown
 from naiad.environments.eviction import shrink
+from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import Reporter
 from naiad.environments.record import Stored
+from naiad.environments.remote import RemoteArchives, signature_uri
 from naiad.environments.store import Store
+from naiad.environments.trust import SIGNATURE_SUFFIX, read_signatures
 from naiad.environments.uses import Lease, Uses
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["Archives", "StorePolicy"]
+__all__ = ["Archives"]
 
 _log = logging.getLogger("naiad.environments")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorePolicy:
-    """What the operator allows.
-
-    Attributes:
-        max_bytes: Size above which entries that nobody uses are removed; 0 for any.
-    """
-
-    max_bytes: int = 0
 
 
 class Archives:
@@ -43,6 +35,7 @@ class Archives:
     def __init__(self, root: Path, policy: StorePolicy, reporter: Reporter) -> None:
         self._store = Store(root, reporter)
         self._uses = Uses(root)
+        self._remote = RemoteArchives(root, reporter)
         self._policy = policy
         self._sweep_once = threading.Lock()
         self._swept = False
@@ -65,7 +58,85 @@ class Archives:
                 f"the execution environment {path} is not the one that is asked for: its SHA-256 is {content.digest}, "
                 f"pinned is {digest}; bring the archive that was pinned, or pin the one that is there"
             )
+        if self._policy.trust is not None:
+            where = f"the execution environment {path}"
+            place = path.with_name(path.name + SIGNATURE_SUFFIX)
+            self._policy.trust.check(read_signatures(_read(place), where, str(place)), content.digest, where)
         return self._take(path, content, str(path), label)
+
+    def of_uri(self, uri: str, *, digest: str = "", label: str = "") -> tuple[Stored, Lease]:
+        """The same for an archive elsewhere; without network if what it names is in the store already.
+
+        Raises:
+            ExecutionEnvironmentError: If it must not or cannot be used, or brought here.
+        """
+        self.sweep()
+        expected = self._expected(uri, digest)
+        found = self._held(expected, uri, label)
+        if found is not None:
+            return found
+        with self._remote.alone(uri, label):
+            # Whoever was here before may have brought it.
+            expected = expected or self._remote.recorded(uri)
+            return self._held(expected, uri, label) or self._bring(uri, expected, label)
+
+    def _expected(self, uri: str, digest: str) -> str:
+        """The digest that the content of a URI must have, empty if nobody has said or seen it."""
+        trust = self._policy.trust
+        if trust is not None:
+            where = f"the execution environment {shown(uri)}"
+            found = read_signatures(self._remote.signature(uri), where, shown(signature_uri(uri)))
+            try:
+                trust.check(found, digest or found.digest, where)
+            except ExecutionEnvironmentError:
+                self._remote.forget_signature(uri)  # it may have been replaced by a better one
+                raise
+            return found.digest
+        expected = digest or self._remote.recorded(uri)
+        if not expected and self._policy.require_digest:
+            raise ExecutionEnvironmentError(
+                f"the execution environment {shown(uri)} is refused: it is named without a digest, and this server "
+                "needs one (--env-require-digest); write @sha256: and its digest behind it, as `sha256sum` prints it"
+            )
+        return expected
+
+    def _held(self, digest: str, uri: str, label: str) -> tuple[Stored, Lease] | None:
+        """The entry of that digest if it is there, and what keeps it there."""
+        if not digest:
+            return None
+        lease = self._uses.hold(digest)
+        stored = self._store.ready(digest)
+        if stored is None:
+            lease.release()
+            return None
+        if label:
+            self._uses.note(digest, label, shown(uri))
+        return stored, lease
+
+    def _bring(self, uri: str, expected: str, label: str) -> tuple[Stored, Lease]:
+        with self._remote.fetched(uri, label) as archive:
+            content = self._store.content(archive, label)
+            if expected and content.digest != expected:
+                raise ExecutionEnvironmentError(
+                    f"the execution environment {shown(uri)} is refused: its SHA-256 is {content.digest}, expected is "
+                    f"{expected}, which is what the model pins, its signers signed, or this URI named when it was used "
+                    "first; find out who changed it; if that is as it should be, pin the new digest, or run `naiad env "
+                    f"prefetch --accept-changed {shown(uri)}`"
+                )
+            found = self._take(archive, content, shown(uri), label)
+        if not expected:
+            self._remote.record(uri, content.digest)
+            _log.warning(
+                "the execution environment %s was named without a digest; from now on it must be what it is now; to "
+                "say so in the model, too, name it %s@sha256:%s",
+                *(shown(uri), shown(uri), content.digest),
+            )
+        return found
+
+    def accept(self, uri: str) -> None:
+        """Let a URI name something else than when it was used first."""
+        self._remote.forget(uri)
+        self._remote.forget_signature(uri)
 
     def sweep(self) -> None:
         """Clean up after crashes once, before the first archive; a server without archives touches no store."""
@@ -88,3 +159,10 @@ class Archives:
         if is_new and self._policy.max_bytes:
             shrink(self._store, self._uses, self._policy.max_bytes)
         return stored, lease
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

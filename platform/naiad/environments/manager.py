@@ -15,9 +15,11 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.environment_source import EnvironmentSource
-from naiad.environments.archives import Archives, StorePolicy
+from naiad.environments.archives import Archives
+from naiad.environments.download import shown
 from naiad.environments.guest_bytecode import GuestBytecode
 from naiad.environments.interpreters import find_interpreter
+from naiad.environments.policy import StorePolicy
 from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask_remembered
 from naiad.environments.progress import Reporter
@@ -50,7 +52,8 @@ class EnvironmentManager:
         policy: StorePolicy | None = None,
     ) -> None:
         self._root = store_root.expanduser().absolute()
-        self._archives = Archives(self._root, policy or StorePolicy(), reporter or default_reporter())
+        self._policy = policy or StorePolicy()
+        self._archives = Archives(self._root, self._policy, reporter or default_reporter())
         self._guest_bytecode = GuestBytecode(guest_library) if guest_library is not None else None
 
     @property
@@ -94,17 +97,19 @@ class EnvironmentManager:
         return ready
 
     def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
-        assert named.path is not None
+        if named.path is None:
+            found = self._archives.of_uri(named.uri, digest=named.digest, label=label)
+            return _unpacked(shown(named.uri), *found)
         # Resolved: a link that is turned to the next release must not change what running guests restart into.
         path = Path(os.path.realpath(named.path))
         if not path.exists():
             raise _missing(named.path, path)
         if not path.is_dir():
             return _unpacked(path, *self._archives.of_path(path, digest=named.digest, label=label))
-        if named.digest:
+        if named.digest or self._policy.trust is not None:
             raise ExecutionEnvironmentError(
-                f"the execution environment {named} cannot be checked: {path} is a directory, and only archives have "
-                "a digest; pack it, or leave out @sha256"
+                f"the execution environment {named} is refused: {path} is a directory, and only archives have a digest "
+                f"and signatures; pack it with `naiad env pack`, or do without {_demand(named)}"
             )
         return self._directory(path)
 
@@ -144,7 +149,11 @@ class EnvironmentManager:
         )
 
 
-def _unpacked(source: Path, stored: Stored, lease: Lease) -> ReadyEnvironment:
+def _demand(named: EnvironmentSource) -> str:
+    return "@sha256" if named.digest else "--env-trust"
+
+
+def _unpacked(source: Path | str, stored: Stored, lease: Lease) -> ReadyEnvironment:
     found = stored.interpreter
     return ReadyEnvironment(
         source=source,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.environments import jsonfile
 from naiad.environments.uses import Lease
 from naiad.environments.versions import PythonVersion, version_text
 
@@ -46,7 +47,8 @@ class ReadyEnvironment:
     """Where a guest's interpreter and packages are; everything was checked and the interpreter was asked.
 
     Attributes:
-        source: What the user named: an archive or a directory; None for an interpreter of the machine.
+        source: What the user named: an archive or a directory, as text if it lies elsewhere; None for an interpreter
+            of the machine.
         prefix: The folder that holds it; of an archive, its place in the store.
         python: The interpreter to start.
         version: Its version.
@@ -61,7 +63,7 @@ class ReadyEnvironment:
         lease: What keeps it in the store, None for what is not there.
     """
 
-    source: Path | None
+    source: Path | str | None
     prefix: Path
     python: Path
     version: PythonVersion
@@ -89,10 +91,19 @@ class ReadyEnvironment:
             result["PYTHONNOUSERSITE"] = "1"
         # What a model prints has to be in the log when it dies, not in a buffer that died with it.
         result["PYTHONUNBUFFERED"] = "1"
+        result.update(self._variables())
         self._set_bytecode(result)
         self._set_activation(result)
         self._set_library_path(result)
         return result
+
+    def _variables(self) -> dict[str, str]:
+        """Those that conda, or the recipe it was built from, keeps with the environment."""
+        if self.source is None:
+            return {}
+        state = jsonfile.read(self.prefix / "conda-meta" / "state")
+        variables = state.get("env_vars") if state is not None else None
+        return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
 
     def _set_bytecode(self, result: dict[str, str]) -> None:
         """Keep `__pycache__` out of model repositories, which are often read-only, shared or under git.

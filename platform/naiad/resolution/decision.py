@@ -53,12 +53,14 @@ class ResolutionSettings:
         guest: The default guest.
         backend_configs: Settings of backends as given on the command line.
         auto_complete: Models may complete their configuration.
+        environment_directories: Where environments are looked for by name, in order.
     """
 
     backend_directories: tuple[Path, ...]
     guest: GuestLayout
     backend_configs: BackendConfigs = field(default_factory=lambda: MappingProxyType({}))
     auto_complete: bool = True
+    environment_directories: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.environment_source import EnvironmentSource
 from naiad.config.model import ModelConfig
-from naiad.errors import Code, ResolutionError
 from naiad.resolution.decision import MODEL_FILENAME, Look, Step
+from naiad.resolution.environment_names import Places, locate
 from naiad.resolution.files import Files
 from naiad.resolution.manifest import BACKEND_MANIFEST, BackendManifest, parse_python_version
 
@@ -18,22 +18,15 @@ __all__ = ["EnvironmentChoice", "PythonChoice", "choose_environment", "choose_py
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 PYTHON_PARAMETER = "PYTHON_VERSION"
-MODEL_DIRECTORY_KEYWORD = "$$TRITON_MODEL_DIRECTORY"
 DEFAULT_ENVIRONMENT = f"pb_exec_env_{MODEL_FILENAME}.tar.gz"
 """An archive of this name in the directory of a shared backend is the default of its models."""
-
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_RULES = (
-    f"a path may be absolute, relative to the model's directory, or start with {MODEL_DIRECTORY_KEYWORD}, "
-    "and names an archive or a directory"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentChoice:
     """The environment of a model: where it is, None for the host's or one found by version, and who named it."""
 
-    source: Path | None
+    source: Path | EnvironmentSource | None
     origin: str
     step: Step
 
@@ -48,19 +41,25 @@ class PythonChoice:
 
 
 def choose_environment(
-    config: ModelConfig, *, model_dir: Path, backend_dir: Path | None, manifest: BackendManifest | None, files: Files
+    config: ModelConfig,
+    *,
+    places: Places,
+    backend_dir: Path | None,
+    manifest: BackendManifest | None,
+    files: Files,
 ) -> EnvironmentChoice:
-    """The model's own parameter, else the shared backend's manifest, else the shared backend's archive.
+    """The version's own parameter, else the model's, else the shared backend's manifest, else its archive.
 
     Raises:
         ResolutionError: If what is named is not there.
     """
-    text = config.parameters.get(ENVIRONMENT_PARAMETER, "")
-    if text:
-        origin = f"parameter {ENVIRONMENT_PARAMETER} of model '{config.name}'"
-        return _named(text, _model_path(text, model_dir, origin), origin, files)
+    for parameter in (f"{ENVIRONMENT_PARAMETER}.{places.version}", ENVIRONMENT_PARAMETER):
+        text = config.parameters.get(parameter, "")
+        if text:
+            return _named(text, f"parameter {parameter} of model '{config.name}'", places, files)
     if manifest is not None and manifest.environment:
-        return _named(manifest.environment, manifest.path.parent / manifest.environment, str(manifest.path), files)
+        beside = Places(base=manifest.path.parent, directories=places.directories)
+        return _named(manifest.environment, str(manifest.path), beside, files)
     if backend_dir is None:
         return _none("the model names none", ())
     look = Look(backend_dir / DEFAULT_ENVIRONMENT, files.exists(backend_dir / DEFAULT_ENVIRONMENT))
@@ -94,29 +93,6 @@ def _none(why: str, looks: tuple[Look, ...]) -> EnvironmentChoice:
     return EnvironmentChoice(source=None, origin="", step=Step("environment", "none", why, looks))
 
 
-def _model_path(text: str, model_dir: Path, origin: str) -> Path:
-    """The path a model's parameter stands for."""
-    if _URI.match(text):
-        raise ResolutionError(
-            f"{origin}: '{text}' is not on this machine, and environments from elsewhere are not implemented in this "
-            f"version of naiad; {_RULES}",
-            code=Code.UNSUPPORTED,
-        )
-    before, keyword, rest = text.partition(MODEL_DIRECTORY_KEYWORD)
-    if not keyword:
-        return model_dir / text
-    if before or (rest and not rest.startswith("/")):
-        raise ResolutionError(
-            f"{origin}: '{text}': {MODEL_DIRECTORY_KEYWORD} must stand alone or before a '/'; {_RULES}"
-        )
-    return model_dir / rest.lstrip("/")
-
-
-def _named(text: str, path: Path, origin: str, files: Files) -> EnvironmentChoice:
-    look = Look(path, files.exists(path))
-    if not look.found:
-        raise ResolutionError(
-            f"{origin} names the execution environment '{text}', but '{path}' does not exist; {_RULES}",
-            code=Code.NOT_FOUND,
-        )
-    return EnvironmentChoice(source=path, origin=origin, step=Step("environment", str(path), origin, (look,)))
+def _named(text: str, origin: str, places: Places, files: Files) -> EnvironmentChoice:
+    source, looks = locate(text, origin, places, files)
+    return EnvironmentChoice(source=source, origin=origin, step=Step("environment", str(source), origin, looks))

@@ -12,6 +12,7 @@ from naiad.resolution.artifacts import choose_artifacts
 from naiad.resolution.backend import PYTHON, find_backend
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.environment import choose_environment, choose_python
+from naiad.resolution.environment_names import Places
 from naiad.resolution.files import Files, RealFiles
 from naiad.resolution.manifest import read_backend_manifest
 
@@ -22,7 +23,13 @@ _DEFAULT_MAX_BATCH_SIZE = "4"
 
 
 def resolve(
-    config: ModelConfig, *, model_dir: Path, version: int, settings: ResolutionSettings, files: Files | None = None
+    config: ModelConfig,
+    *,
+    model_dir: Path,
+    version: int,
+    settings: ResolutionSettings,
+    files: Files | None = None,
+    model_uri: str = "",
 ) -> Resolution:
     """Decide what runs one version of a model.
 
@@ -32,6 +39,7 @@ def resolve(
         version: The version, a directory below it.
         settings: What the server says.
         files: The file system; the disk unless given.
+        model_uri: Where the model's directory was copied from, empty if it lies here.
 
     Raises:
         ResolutionError: If something that is named is not there, with every place that was looked at, and what had
@@ -39,14 +47,21 @@ def resolve(
     """
     decided: list[Step] = []
     try:
-        return _resolve(config, model_dir, version, settings, RealFiles() if files is None else files, decided)
+        files = RealFiles() if files is None else files
+        return _resolve(config, model_dir, version, settings, files, decided, model_uri)
     except ResolutionError as error:
         error.decided = tuple(decided)
         raise
 
 
 def _resolve(
-    config: ModelConfig, model_dir: Path, version: int, settings: ResolutionSettings, files: Files, decided: list[Step]
+    config: ModelConfig,
+    model_dir: Path,
+    version: int,
+    settings: ResolutionSettings,
+    files: Files,
+    decided: list[Step],
+    model_uri: str,
 ) -> Resolution:
     backend = find_backend(
         config,
@@ -65,8 +80,15 @@ def _resolve(
     )
     decided += artifacts.steps
     manifest = None if backend.directory is None else read_backend_manifest(backend.directory, files)
+    places = Places(
+        base=model_dir,
+        model_dir=model_dir,
+        version=version,
+        model_uri=model_uri,
+        directories=settings.environment_directories,
+    )
     environment = choose_environment(
-        config, model_dir=model_dir, backend_dir=backend.directory, manifest=manifest, files=files
+        config, places=places, backend_dir=backend.directory, manifest=manifest, files=files
     )
     decided.append(environment.step)
     python = choose_python(config, manifest)

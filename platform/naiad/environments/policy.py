@@ -1,0 +1,38 @@
+"""What an operator allows of environments, and reading it from a server's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from naiad.config.server_options import ServerOptions
+from naiad.environments.trust import Trust, read_trust
+
+__all__ = ["StorePolicy", "store_policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePolicy:
+    """What is allowed.
+
+    Attributes:
+        max_bytes: Size above which entries that nobody uses are removed; 0 for any.
+        trust: Whose signatures an archive needs; None if it needs none.
+        require_digest: Whether what comes from elsewhere must be named with its digest.
+    """
+
+    max_bytes: int = 0
+    trust: Trust | None = None
+    require_digest: bool = False
+
+
+def store_policy(options: ServerOptions) -> StorePolicy:
+    """The policy that options stand for.
+
+    Raises:
+        ExecutionEnvironmentError: If the trusted keys cannot be read.
+    """
+    return StorePolicy(
+        max_bytes=options.env_store_max_bytes,
+        trust=None if options.env_trust is None else read_trust(options.env_trust),
+        require_digest=options.env_require_digest,
+    )

@@ -1,0 +1,263 @@
+"""Signatures of archives: who may say that an environment is to be used, and whether they said so.
+
+What is signed is the SHA-256 of the archive, with Ed25519; the signature lies beside it as `<archive>.sig`, a JSON
+object that may hold those of several people. The public keys that count stand in a TOML file of the operator's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.errors import ExecutionEnvironmentError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["SIGNATURE_SUFFIX", "Signatures", "Trust", "create_key", "read_signatures", "read_trust", "sign"]
+
+SIGNATURE_SUFFIX = ".sig"
+"""Behind an archive's name."""
+
+_FORMAT = "naiad-signature-1"
+# Ed25519 signs anything; this makes a signature for an environment good for nothing else.
+_STATEMENT = b"naiad execution environment\nsha256:%s\n"
+_PUBLIC_BYTES = 32
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """What a `.sig` file says.
+
+    Attributes:
+        digest: SHA-256 of the archive that was signed.
+        by_key: Signatures by the id of their key.
+    """
+
+    digest: str
+    by_key: Mapping[str, bytes]
+
+    def as_bytes(self) -> bytes:
+        """The file's content."""
+        signatures = {key: base64.b64encode(value).decode() for key, value in self.by_key.items()}
+        return (
+            json.dumps({"format": _FORMAT, "sha256": self.digest, "signatures": signatures}, indent=1) + "\n"
+        ).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose signatures count.
+
+    Attributes:
+        path: The file that says it.
+        keys: Public keys by id.
+        names: Their names by id, for messages.
+    """
+
+    path: Path
+    keys: Mapping[str, bytes]
+    names: Mapping[str, str]
+
+    def check(self, signatures: Signatures, digest: str, where: str) -> str:
+        """The name of a trusted key that signed an archive of this digest.
+
+        Raises:
+            ExecutionEnvironmentError: If none did, or the signature is of another content.
+        """
+        if signatures.digest != digest:
+            raise ExecutionEnvironmentError(
+                f"{where} is refused: its SHA-256 is {digest}, but what was signed is {signatures.digest}; it was "
+                "altered or replaced after it was signed: bring the signed one, or have this one signed"
+            )
+        known = [key for key in signatures.by_key if key in self.keys]
+        if not known:
+            raise ExecutionEnvironmentError(
+                f"{where} is refused: it is signed by {_listed(signatures.by_key)}, and {self.path} trusts "
+                f"{_listed(f'{key} ({self.names[key]})' for key in self.keys)}; have it signed by one of these, or add "
+                "the signer's key"
+            )
+        for key in known:
+            if _is_valid(self.keys[key], signatures.by_key[key], digest):
+                return self.names[key]
+        raise ExecutionEnvironmentError(
+            f"{where} is refused: its signature by {_listed(self.names[key] for key in known)} does not fit; the .sig "
+            "file was altered: bring the one that `naiad env sign` wrote"
+        )
+
+
+def read_trust(path: Path) -> Trust:
+    """Read the file of trusted keys.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read or names no usable key, or the library for it is missing.
+    """
+    _library()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExecutionEnvironmentError(f"cannot read the trusted keys in {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ExecutionEnvironmentError(f"cannot read the trusted keys in {path}: {error}") from error
+    found = [_key(entry, path) for entry in _entries(content, path)]
+    return Trust(
+        path, {_key_id(public): public for _, public in found}, {_key_id(public): name for name, public in found}
+    )
+
+
+def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
+    """Read a `.sig` file.
+
+    Args:
+        data: Its content, None if there is none.
+        where: The archive, for messages.
+        place: Where its signature was looked for.
+
+    Raises:
+        ExecutionEnvironmentError: If it is missing or broken.
+    """
+    if data is None:
+        raise ExecutionEnvironmentError(
+            f"{where} is refused: it is not signed (there is no {place}), and this server takes signed environments "
+            "alone (--env-trust); sign it with `naiad env sign`"
+        )
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        said = json.loads(data[:_LARGEST])
+        if said["format"] == _FORMAT:
+            by_key = {str(key): base64.b64decode(value, validate=True) for key, value in said["signatures"].items()}
+            return Signatures(str(said["sha256"]), by_key)
+    raise ExecutionEnvironmentError(f"{where} is refused: {place} is no signature; `naiad env sign` writes one")
+
+
+def create_key(private: Path) -> str:
+    """Make a key: the private half goes to a file that only its owner can read; the public one is returned.
+
+    Raises:
+        ExecutionEnvironmentError: If the file is there already or cannot be written.
+    """
+    ed25519, serialization = _library()
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    try:
+        descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ExecutionEnvironmentError(
+            f"{private} exists already: keys are not overwritten, as what was signed with one needs it for ever"
+        ) from None
+    except OSError as error:
+        raise ExecutionEnvironmentError(f"cannot write {private}: {error.strerror or error}") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
+    """Sign an archive, beside the signatures of the same content that are there.
+
+    Returns:
+        The file of signatures, and the key's id.
+
+    Raises:
+        ExecutionEnvironmentError: If the key cannot be used or the signature not be written.
+    """
+    key = _private(private)
+    target = archive.with_name(archive.name + SIGNATURE_SUFFIX)
+    key_id = _key_id(key.public_key().public_bytes_raw())
+    by_key = {key_id: key.sign(_statement(digest))}
+    with contextlib.suppress(OSError, ExecutionEnvironmentError):
+        others = read_signatures(target.read_bytes(), str(archive), str(target))
+        # Signatures of what the archive was before are worth nothing.
+        by_key = {**others.by_key, **by_key} if others.digest == digest else by_key
+    try:
+        target.write_bytes(Signatures(digest, by_key).as_bytes())
+    except OSError as error:
+        raise ExecutionEnvironmentError(f"cannot write {target}: {error.strerror or error}") from error
+    return target, key_id
+
+
+def _private(path: Path) -> Any:
+    ed25519, serialization = _library()
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise ExecutionEnvironmentError(f"cannot read the key {path}: {error.strerror or error}") from error
+    except (TypeError, ValueError) as error:
+        raise ExecutionEnvironmentError(
+            f"{path} is no private key without a password: {error}; `naiad env keygen` makes one"
+        ) from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise ExecutionEnvironmentError(f"{path} is not an Ed25519 key; `naiad env keygen` makes one")
+    return key
+
+
+def _is_valid(public: bytes, signature: bytes, digest: str) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    ed25519, _ = _library()
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, _statement(digest))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _statement(digest: str) -> bytes:
+    return _STATEMENT % digest.encode("ascii")
+
+
+def _key_id(public: bytes) -> str:
+    return hashlib.sha256(public).hexdigest()[:16]
+
+
+def _entries(content: Mapping[str, Any], path: Path) -> list[Any]:
+    entries = content.get("keys")
+    if set(content) != {"keys"} or not isinstance(entries, list) or not entries:
+        raise ExecutionEnvironmentError(
+            f"cannot use the trusted keys in {path}: it must hold tables [[keys]] with 'name' and 'public', and "
+            "nothing else; `naiad env keygen` prints one"
+        )
+    return entries
+
+
+def _key(entry: Any, path: Path) -> tuple[str, bytes]:
+    try:
+        name, public = str(entry["name"]), base64.b64decode(entry["public"], validate=True)
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise ExecutionEnvironmentError(
+            f"cannot use the trusted keys in {path}: a key needs 'name' and 'public' in base64 ({error})"
+        ) from error
+    if len(public) != _PUBLIC_BYTES:
+        raise ExecutionEnvironmentError(
+            f"cannot use the trusted keys in {path}: the public key '{name}' has {len(public)} bytes, Ed25519 has "
+            f"{_PUBLIC_BYTES}"
+        )
+    return name, public
+
+
+def _listed(names: Mapping[str, Any] | Iterator[str]) -> str:
+    return ", ".join(names) or "nobody"
+
+
+def _library() -> tuple[Any, Any]:
+    """Imported where it is needed: an extra, for those who sign."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise ExecutionEnvironmentError(
+            "signatures of environments need a library that is not installed; install it with: "
+            "pip install 'naiad[sign]'"
+        ) from error
+    return ed25519, serialization
