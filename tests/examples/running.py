@@ -14,8 +14,8 @@ from support.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-DEMO = "demo"
-"""Another kind of example: `make demo`, with tests of its own."""
+OF_ANOTHER_KIND = {"demo": "in part", "in_process": "ours"}
+"""Examples that are no server and client, with tests of their own; and whether they run on Triton."""
 
 ON_TRITON = "Runs unchanged on Triton; checked with 2.51."
 OURS = "Ours: "
@@ -64,8 +64,8 @@ class Example:
 
 
 def example_names() -> list[str]:
-    """Every folder below `examples/` but the demo's."""
-    return sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != DEMO)
+    """Every folder below `examples/` with a server and a client."""
+    return sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in OF_ANOTHER_KIND)
 
 
 def read_example(name: str) -> Example:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from examples.running import EXAMPLES, OURS, example_names, read_example
+from examples.running import EXAMPLES, OF_ANOTHER_KIND, OURS, example_names, read_example
 from support.server import ServerProcess
 
 
@@ -68,4 +68,5 @@ def test_the_table_of_examples_lists_every_folder_and_says_which_are_ours():
         f"[`{name}`]({name}/)": OURS.rstrip(": ").lower() if read_example(name).is_ours else "yes"
         for name in example_names()
     }
-    assert rows == {**expected, "[`demo`](demo/)": "in part"}
+    others = {f"[`{name}`]({name}/)": where for name, where in OF_ANOTHER_KIND.items()}
+    assert rows == {**expected, **others}
