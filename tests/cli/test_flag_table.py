@@ -124,9 +124,6 @@ def test_the_default_of_every_refused_flag_is_harmless():
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [
-        ("--model-control-mode=poll", "polling of repositories is not implemented in this version of naiad; use "),
-        ("--model-namespacing=true", "namespaces of models are not implemented"),
-        ("--trace-config=mode=opentelemetry", "tracing with OpenTelemetry is not implemented"),
         ("--allow-sagemaker=true", "SageMaker's API is not implemented"),
         ("--allow-vertex-ai=true", "the API of Vertex AI is not implemented"),
         ("--metrics-config=summary_latencies=true", "choice of metrics is not implemented"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
 from naiad.config.flag import UsageError
 from naiad.config.options import parse_options
-from naiad.config.trace_options import TraceOptions
+from naiad.config.trace_options import OpenTelemetryOptions, TraceOptions
+from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.tracing import Tracer
 from naiad.protocol.inference import InferRequest, InferResponse
@@ -170,3 +172,55 @@ def test_wrong_settings_are_refused(setting, text):
     with pytest.raises(UsageError) as caught:
         options_of(f"--trace-config={setting}")
     assert text in caught.value.message
+
+
+def test_flags_say_how_spans_are_exported():
+    options = options_of(
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=opentelemetry,url=http://here/v1/traces",
+        "--trace-config=opentelemetry,resource=service.name=mine",
+        "--trace-config=opentelemetry,resource=a=b=c",
+        "--trace-config=opentelemetry,bsp_schedule_delay=20",
+    )
+    assert options.trace.open_telemetry == OpenTelemetryOptions(
+        url=("http://here/v1/traces",), resource=("service.name=mine", "a=b=c"), bsp_schedule_delay=20
+    )
+    assert options_of("--trace-config=mode=triton").trace.open_telemetry is None
+
+
+def test_variables_of_opentelemetry_stand_for_settings_that_are_not_given():
+    environ = {"OTEL_BSP_MAX_QUEUE_SIZE": "4000", "OTEL_BSP_SCHEDULE_DELAY": "30"}
+    flags = ["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,bsp_schedule_delay=20"]
+    options = parse_options(["--model-repository=/m", *flags], environ=environ)
+    assert options.trace.open_telemetry == OpenTelemetryOptions(bsp_max_queue_size=4000, bsp_schedule_delay=20)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("foo=1", "'opentelemetry,foo' is no setting of traces; there are mode,"),
+        ("url=", "opentelemetry,url is empty"),
+        ("resource=name", "opentelemetry,resource must be <key>=<value>. Got name"),
+        ("resource==x", "opentelemetry,resource must be <key>=<value>. Got =x"),
+        ("bsp_schedule_delay=soon", "opentelemetry,bsp_schedule_delay must be an integer of at least 1. Got soon"),
+        ("bsp_max_queue_size=8", "bsp_max_export_batch_size=512 is more than bsp_max_queue_size=8"),
+    ],
+)
+def test_wrong_settings_of_the_exporter_are_refused(setting, text):
+    with pytest.raises(UsageError) as caught:
+        options_of("--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}")
+    assert text in caught.value.message
+
+
+def test_without_the_packages_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(OptionError, match=r"mode=opentelemetry needs .*pip install 'naiad\[opentelemetry\]'"):
+        Tracer(TraceOptions(levels=("TIMESTAMPS",), open_telemetry=OpenTelemetryOptions()))
+
+
+def test_tensors_are_traced_into_files_alone(caplog):
+    options = TraceOptions(levels=("TENSORS",), open_telemetry=OpenTelemetryOptions(url=("http://127.0.0.1:9/",)))
+    tracer = Tracer(options)
+    assert not tracer.is_on
+    tracer.close()
+    assert "Tensor level tracing is not supported by the mode: opentelemetry" in caplog.text

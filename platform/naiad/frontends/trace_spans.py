@@ -7,6 +7,7 @@ what happened to it in the server, and in that a span `compute`. Requests it lea
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from itertools import count
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _SERVICE = "triton-inference-server"
 _SCOPE = "triton-server"
 _ROOT = "InferRequest"
-_MOST_WAIT_MS = 5_000
-"""How long the end of the server may wait for a collector that does not answer."""
+_MOST_WAIT_SECONDS = 3
+"""How long the end of the server goes on trying to reach a collector."""
 
 
 class SpanExport:
@@ -57,9 +58,10 @@ class SpanExport:
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=Resource.create({"service.name": _SERVICE, **said}), shutdown_on_exit=False
         )
+        self._exporter = OTLPSpanExporter(endpoint=options.url[-1] if options.url else None)
         self._provider.add_span_processor(
             BatchSpanProcessor(
-                OTLPSpanExporter(endpoint=options.url[-1] if options.url else None),
+                self._exporter,
                 max_queue_size=options.bsp_max_queue_size,
                 schedule_delay_millis=options.bsp_schedule_delay,
                 max_export_batch_size=options.bsp_max_export_batch_size,
@@ -84,8 +86,11 @@ class SpanExport:
 
     def close(self) -> None:
         """Export what waits."""
-        self._provider.force_flush(_MOST_WAIT_MS)
+        giving_up = threading.Timer(_MOST_WAIT_SECONDS, self._exporter.shutdown)
+        giving_up.daemon = True
+        giving_up.start()
         self._provider.shutdown()
+        giving_up.cancel()
 
     # -- for the traces -----------------------------------------------------------------------------------------
 
