@@ -14,8 +14,8 @@ from environments.packages import offer_greeter, run_alone, small_environment, w
 from naiad.environments.base import inspect_base
 from naiad.environments.build import BuiltEnvironment, build
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+from naiad.environments.installing import blamed_package
 from naiad.environments.pack import pack
-from naiad.environments.pip_install import blamed_package
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 
 _ENVS = Path(__file__).parents[2] / "envs"
@@ -215,7 +215,7 @@ def test_a_build_that_was_killed_midway_cannot_be_packed(tmp_path: Path, monkeyp
         shutil.copytree(prefix, tmp_path / "left", symlinks=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("naiad.environments.build.install_requirements", copy_and_raise)
+    monkeypatch.setattr("naiad.environments.build.install", copy_and_raise)
     with pytest.raises(KeyboardInterrupt):
         build(_ENVS / "numpy_only", prefix)
     assert not prefix.exists()

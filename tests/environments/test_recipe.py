@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from naiad.environments.build import _wishes
+from naiad.environments.choosing import wishes
 from naiad.environments.recipe import Preference, Recipe, read_recipe
 from naiad.errors import ConfigError
 
@@ -94,10 +94,10 @@ def test_the_preference_decides_which_versions_are_looked_for_first(
 ) -> None:
     recipe = _recipe(tmp_path, f'name = "a"\npython = ">=3.9,<3.13"\nprefer = "{prefer}"')
     on_machine = ["3.8.18", "3.9.18", "3.11.7", "3.12.1", "3.13.0"]
-    wishes = _wishes(recipe, asked, host)
-    assert [version for version in on_machine if version in wishes[0]] == dearest
+    asked_for = wishes(recipe, asked, host)
+    assert [version for version in on_machine if version in asked_for[0]] == dearest
 
 
 def test_a_preference_that_cannot_be_met_gives_way(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "a"\npython = ">=3.9"\nprefer = "other-than-host"')
-    assert _wishes(recipe, None, (3, 11))[-1] == recipe.python
+    assert wishes(recipe, None, (3, 11))[-1] == recipe.python

@@ -6,28 +6,40 @@ The order matters: the interpreter is copied and compiled, then recorded for con
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
 from naiad.environments.bytecode import compile_environment
+from naiad.environments.choosing import choose
 from naiad.environments.conda_meta import record_interpreter, write_history
 from naiad.environments.installed import packages_in
-from naiad.environments.interpreters import find_interpreter
-from naiad.environments.pip_install import find_pip, install_requirements
+from naiad.environments.installing import InstallOptions, download, install
+from naiad.environments.manifest import host_platform
 from naiad.environments.probe import ask
-from naiad.environments.recipe import Preference, Recipe, read_recipe
+from naiad.environments.progress import LogReporter, Reporter
+from naiad.environments.recipe import Recipe, read_recipe
+from naiad.environments.recipe_files import copy_recipe
 from naiad.environments.relocate import relocate_binaries
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
+from naiad.environments.requirements import Wanted, wanted
+from naiad.environments.symbols import newest_glibc
+from naiad.errors import ConfigError, ExecutionEnvironmentError
 
-__all__ = ["BuiltEnvironment", "build"]
+__all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
+
+
+@dataclass(frozen=True)
+class _Installing:
+    """What is to be installed, and how."""
+
+    wanted: Wanted | None
+    options: InstallOptions
+    progress: Callable[[str], None]
+    reporter: Reporter
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,9 @@ def build(
     output_prefix: Path,
     *,
     python: str | None = None,
+    options: InstallOptions | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    reporter: Reporter | None = None,
 ) -> BuiltEnvironment:
     """Build the environment of a recipe.
 
@@ -62,21 +76,27 @@ def build(
         recipe_dir: Folder of the recipe.
         output_prefix: Folder to build in; must not exist yet, or be empty.
         python: A version (`3.12`, `3.12.1`) or the path of an interpreter, instead of what the recipe asks for.
+        options: Where packages come from, and which installer fetches them.
         progress: Called with a line for each step.
+        reporter: Told how far downloads are; the log if None.
 
     Raises:
-        ConfigError: The recipe is wrong.
+        ConfigError: The recipe is wrong, or its lock is not for this.
         InterpreterNotFoundError: No suitable interpreter is on this machine.
         ExecutionEnvironmentError: It could not be built; nothing is left of it.
     """
     recipe = read_recipe(recipe_dir)
     prefix = output_prefix.resolve()
     _require_free(prefix)
-    base = inspect_base(_choose(recipe, python))
+    _require_platform(recipe)
+    base = inspect_base(choose(recipe, python))
+    # Before anything is made: a lock for another version is told at once.
+    packages = wanted(recipe, base.version)
+    installing = _Installing(packages, options or InstallOptions(), progress, reporter or LogReporter())
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
-        return _build_in(recipe, base, prefix, progress)
+        return _build_in(recipe, base, prefix, installing)
     except OSError as error:
         _remove(prefix, created)
         raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
@@ -85,7 +105,33 @@ def build(
         raise
 
 
-def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Callable[[str], None]) -> BuiltEnvironment:
+def fetch_wheels(
+    recipe_dir: Path,
+    folder: Path,
+    *,
+    python: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    reporter: Reporter | None = None,
+) -> str:
+    """Fetch what building a recipe would install; the version of Python that it is for.
+
+    Raises:
+        ConfigError: The recipe is wrong, or it installs no wheels.
+        InterpreterNotFoundError: No suitable interpreter is on this machine.
+        ExecutionEnvironmentError: A package could not be fetched.
+    """
+    recipe = read_recipe(recipe_dir)
+    base = inspect_base(choose(recipe, python))
+    packages = wanted(recipe, base.version)
+    if packages is None:
+        raise ConfigError(f"nothing to fetch for '{recipe.name}': {recipe.folder} names no requirements")
+    folder.mkdir(parents=True, exist_ok=True)
+    download(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
+    return base.version
+
+
+def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _Installing) -> BuiltEnvironment:
+    progress = installing.progress
     python = prefix / "bin" / f"python{base.minor}"
     progress(f"copying Python {base.version} from {base.prefix}")
     copy_base(base, prefix)
@@ -93,13 +139,14 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     _require_hermetic(python, prefix, base)
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
-    if recipe.requirements is not None:
-        progress(f"installing {recipe.requirements}")
-        install_requirements(recipe, find_pip(base), python, progress)
+    if installing.wanted is not None:
+        progress(f"installing {installing.wanted.named_in}")
+        install(recipe.name, installing.wanted, base, python, installing.options, progress, installing.reporter)
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
         compile_environment(python, prefix, base.cache_tag)
-    _copy_files(recipe, prefix)
+    copy_recipe(recipe, prefix)
+    _require_glibc(recipe, prefix)
     progress("checking that it runs by itself")
     _require_hermetic(python, prefix, base)
     # Last: a build that was killed midway must not look like an environment.
@@ -107,45 +154,26 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, progress: Cal
     return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(prefix))
 
 
-def _choose(recipe: Recipe, python: str | None) -> Path:
-    """The interpreter to copy: the one asked for, or the newest of those the recipe takes, by its preference."""
-    if python is not None and "/" in python:
-        return Path(python)
-    for wanted in _wishes(recipe, python, sys.version_info[:2]):
-        try:
-            return find_interpreter(wanted, _cache(), need_numpy=False).python
-        except InterpreterNotFoundError as error:
-            last = error
-    raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
+def _require_platform(recipe: Recipe) -> None:
+    if recipe.platform not in ("", host_platform()):
+        raise ExecutionEnvironmentError(
+            f"cannot build '{recipe.name}' of {recipe.folder}: it is for {recipe.platform}, this machine is "
+            f"{host_platform()}; build it on a machine of that kind"
+        )
 
 
-def _wishes(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
-    """Sets of versions to look for, the dearest first."""
-    if python is not None:
-        return [_exactly(python)]
-    if recipe.prefer is Preference.NEWEST:
-        return [recipe.python]
-    sign = "==" if recipe.prefer is Preference.HOST else "!="
-    return [recipe.python & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), recipe.python]
-
-
-def _exactly(version: str) -> SpecifierSet:
-    try:
-        return SpecifierSet(f"=={version}" if re.fullmatch(r"\d+\.\d+\.\d+.*", version) else f"=={version}.*")
-    except InvalidSpecifier:
-        raise OptionError(
-            f"'{version}' is no version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
-        ) from None
-
-
-def _copy_files(recipe: Recipe, prefix: Path) -> None:
-    for source in recipe.files:
-        target = prefix / "share" / recipe.name / source.relative_to(recipe.folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy2(source, target)
+def _require_glibc(recipe: Recipe, prefix: Path) -> None:
+    """Refuse what would not start on the oldest system that the recipe is for."""
+    if not recipe.glibc:
+        return
+    for path in sorted(path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()):
+        needed = newest_glibc([path])
+        if needed and Version(needed) > Version(recipe.glibc):
+            raise ExecutionEnvironmentError(
+                f"cannot build '{recipe.name}': it is to run with glibc {recipe.glibc}, and "
+                f"{path.relative_to(prefix)} needs {needed}; take an interpreter built on an older system, or older "
+                "versions of the package"
+            )
 
 
 def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None:
@@ -199,8 +227,3 @@ def _remove(prefix: Path, created: list[Path]) -> None:
 def _missing_folders(prefix: Path) -> list[Path]:
     """The folders that building creates, innermost first: `prefix` and its parents as far as they are missing."""
     return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]
-
-
-def _cache() -> Path:
-    # The default store's own, so that what serving has asked is known here.
-    return platformdirs.user_cache_path("naiad", appauthor=False) / "environments" / "interpreters"

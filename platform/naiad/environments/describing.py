@@ -10,14 +10,12 @@ from naiad.environments.installed import packages_in
 from naiad.environments.manifest import Manifest, host_platform
 from naiad.environments.members import Packed
 from naiad.environments.probe import Interpreter, ask
+from naiad.environments.recipe_files import RECIPE_FOLDER
 from naiad.environments.symbols import newest_glibc
 from naiad.environments.versions import version_text
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["RECIPE_FOLDER", "describe"]
-
-RECIPE_FOLDER = "share/naiad/recipe"
-"""Where in an environment a copy of its recipe lies, in a folder of the recipe's name."""
+__all__ = ["describe"]
 
 
 def describe(prefix: Path, members: Sequence[Packed], *, made_from: str) -> Manifest:

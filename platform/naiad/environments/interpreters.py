@@ -60,8 +60,7 @@ def find_interpreter(
     Raises:
         InterpreterNotFoundError: If none will do; names every interpreter looked at.
     """
-    candidates = list(paths() if paths is not None else known_paths(cache))
-    found = [interpreter for interpreter in _ask_all(candidates, cache) if interpreter.implementation == "cpython"]
+    found = found_interpreters(cache, paths)
     matching = sorted(
         (interpreter for interpreter in found if matches(required, interpreter.version)),
         key=lambda interpreter: interpreter.version,
@@ -72,6 +71,12 @@ def find_interpreter(
         raise _not_found(required, found, matching)
     _log.info("found %s for Python %s", usable[0], required)
     return usable[0]
+
+
+def found_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
+    """Every CPython of the machine, or of *paths*, that runs."""
+    candidates = list(paths() if paths is not None else known_paths(cache))
+    return [interpreter for interpreter in _ask_all(candidates, cache) if interpreter.implementation == "cpython"]
 
 
 def _ask_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:

@@ -1,33 +1,31 @@
-"""Installing a recipe's requirements into a prefix, with a pip that does not stay there."""
+"""Installing packages into a prefix with a pip that does not stay there, and asking it what it would install."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.environments.base import BaseInterpreter
-from naiad.environments.recipe import Recipe
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["blamed_package", "find_pip", "install_requirements"]
+__all__ = ["clean_environ", "find_pip", "install_command", "pip_command", "pip_settings"]
 
 # A user's settings for other places must not send packages there.
 _UNWANTED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE")
-_LAST_LINES = 12
-_BLAME = (
-    re.compile(r"No matching distribution found for (\S+)"),
-    re.compile(r"satisfies the requirement (\S+)"),
-    re.compile(r"Failed to build '?([A-Za-z0-9._-]+)'?"),
-    re.compile(r"Failed building wheel for (\S+)"),
-    re.compile(r"Package '?([A-Za-z0-9._-]+)'? requires a different Python"),
-    re.compile(r"Invalid requirement: ['\"]?([^'\":]+)"),
-    re.compile(r"Cannot install (.+?) because"),
+_QUIET = (
+    *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
+    *("--no-compile", "--no-user"),
 )
+# Since then pip can tell how far a download is in a way that programs can read.
+_RAW_PROGRESS = Version("24.1")
+_SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
 
 
 def find_pip(base: BaseInterpreter) -> Path:
@@ -47,66 +45,44 @@ def find_pip(base: BaseInterpreter) -> Path:
     )
 
 
-def install_requirements(recipe: Recipe, pip: Path, python: Path, progress: Callable[[str], None]) -> None:
-    """Install what a recipe requires into the prefix of `python`.
-
-    Indexes, certificates and the like are those pip is configured for.
-
-    Raises:
-        ExecutionEnvironmentError: pip failed; names the package and ends with pip's last lines.
-    """
-    assert recipe.requirements is not None
-    command = [
-        *(str(python), "-I", f"{pip}/pip", "install", "--requirement", str(recipe.requirements.resolve())),
-        *("--no-compile", "--no-user", "--no-input", "--no-warn-script-location", "--disable-pip-version-check"),
-        *("--progress-bar", "off", "--root-user-action", "ignore"),
-        *(["--no-deps"] if recipe.locked else []),
-    ]
-    with subprocess.Popen(
-        command,
-        env=_environ(os.environ),
-        cwd=recipe.folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        lines = []
-        try:
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                if line.startswith(("Collecting ", "Installing ")):
-                    progress(line.partition(" (from ")[0].strip())
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        raise _failure(recipe, lines)
+def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
+    """How a pip in a wheel is started under an interpreter."""
+    return [str(python), "-I", f"{pip}/pip", verb, *(_QUIET if verb == "install" else _QUIET[:2])]
 
 
-def blamed_package(lines: list[str]) -> str | None:
-    """The requirement that pip's output says it failed on, if it says so."""
-    output = "\n".join(lines)
-    for pattern in _BLAME:
-        match = pattern.search(output)
-        if match:
-            return match[1].rstrip(",;:")
-    return None
+def install_command(pip: Path, python: Path) -> list[str]:
+    """How it installs, telling how far it is."""
+    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _tells_progress(pip) else "off"]
 
 
-def _failure(recipe: Recipe, lines: list[str]) -> ExecutionEnvironmentError:
-    what = blamed_package(lines) or "the requirements"
-    # Warnings about unused indexes would push out what matters.
-    telling = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
-    last = "\n  ".join(telling[-_LAST_LINES:])
-    return ExecutionEnvironmentError(
-        f"cannot install {what} for '{recipe.name}', named in {recipe.requirements}; pip said last:\n  {last}"
-    )
-
-
-def _environ(environ: Mapping[str, str]) -> dict[str, str]:
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for an installer: the user's, without those that would lead it elsewhere."""
     kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
     # Debian's Python would put packages and scripts under <prefix>/local, where nobody looks for scripts.
     return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
+
+
+def pip_settings(pip: Path, python: Path) -> dict[str, list[str]]:
+    """What the user's settings say about indexes and the like, for installers that do not read them."""
+    run = subprocess.run(
+        [str(python), "-I", f"{pip}/pip", "config", "list"],
+        env=clean_environ(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    settings: dict[str, list[str]] = {}
+    for line in run.stdout.splitlines():
+        match = _SETTING.match(line)
+        if match:
+            # Variables come last, and win, as with pip.
+            settings[match[1]] = str(ast.literal_eval(match[2])).split()
+    return settings
+
+
+def _tells_progress(pip: Path) -> bool:
+    try:
+        return Version(pip.name.split("-")[1]) >= _RAW_PROGRESS
+    except (IndexError, InvalidVersion):
+        return False

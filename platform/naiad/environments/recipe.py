@@ -1,14 +1,10 @@
 """Recipes: folders from which environments are built.
 
-A recipe is a folder with an `env.toml`:
+A recipe is a folder with an `env.toml`; docs/reference/environments.md lists its keys:
 
     name = "text_pipeline"
-    description = "Sentence embeddings"  # optional
-    python = ">=3.10,<3.14"              # optional: any version unless given
-    prefer = "other-than-host"           # optional: "newest" (the default), "host" or "other-than-host"
-    requirements = "requirements.txt"    # optional: what pip installs
-    locked = true                        # optional: that file names everything; pip adds nothing to it
-    files = ["tokenizer.json"]           # optional: copied to share/<name>/ of the environment
+    python = ">=3.10,<3.14"              # any version unless given
+    requirements = "requirements.txt"    # what pip installs; or `project`, `conda`, or a `lock` alone
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import enum
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -31,15 +27,24 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["RECIPE_FILE", "Preference", "Recipe", "read_recipe"]
+__all__ = ["LOCK_FILE", "RECIPE_FILE", "Preference", "Recipe", "read_recipe"]
 
 RECIPE_FILE = "env.toml"
+LOCK_FILE = "requirements.lock"
+"""The lock that `naiad env lock` writes beside it."""
 
-_T = TypeVar("_T", str, bool, list[str])
+_T = TypeVar("_T", str, bool, list[str], dict[str, str])
 
-_KEYS = ("name", "description", "python", "prefer", "requirements", "locked", "files")
+_KEYS = (
+    *("name", "description", "python", "prefer", "requirements", "project", "extras", "conda", "lock", "locked"),
+    *("files", "variables", "platform", "glibc"),
+)
+_SOURCES = ("requirements", "project", "conda")
+_FOREIGN_LOCK = re.compile(r"(pylock(\.[^.]+)?\.toml|uv\.lock)")
+_PLATFORM = re.compile(r"[a-z0-9]+-[a-z0-9_]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KINDS: Mapping[type, str] = {str: "a string", bool: "true or false", list: "a list of strings"}
+_KINDS: Mapping[type, str] = {str: "a string", bool: "true or false", list: "a list of strings", dict: "a table"}
 
 
 class Preference(enum.Enum):
@@ -59,10 +64,17 @@ class Recipe:
         name: Name of the environment; its files come to `share/<name>/`.
         python: Versions of Python that it works with.
         prefer: Which of those is taken where the machine has several.
-        requirements: The file that pip installs, None where nothing is to be installed.
+        requirements: The file that pip installs.
+        project: A `pyproject.toml` whose dependencies are installed.
+        extras: Which of its optional dependencies belong to them.
+        conda: An `environment.yml`, from which conda packages are installed.
+        lock: What was locked of these, or a lock that stands alone: `requirements.lock`, `pylock.toml` or `uv.lock`.
         locked: Whether that file names every package, so that pip must not add dependencies.
         files: Files and folders that travel with the environment.
         description: What it is for, in a line.
+        variables: What guests in it find in their environment.
+        platform: The only one it is for, `linux-x86_64`; any if empty.
+        glibc: The oldest glibc it has to run with, any if empty.
     """
 
     folder: Path
@@ -73,6 +85,18 @@ class Recipe:
     locked: bool = False
     files: tuple[Path, ...] = ()
     description: str = ""
+    project: Path | None = None
+    extras: tuple[str, ...] = ()
+    conda: Path | None = None
+    lock: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    platform: str = ""
+    glibc: str = ""
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The files that say what is installed, as far as there are any."""
+        return tuple(path for path in (self.requirements, self.project, self.conda, self.lock) if path is not None)
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -102,15 +126,23 @@ class _Reader:
 
     def recipe(self) -> Recipe:
         self._refuse_unknown_keys()
+        self._refuse_two_sources()
         return Recipe(
             folder=self._file.parent,
             name=self._name(),
             python=self._python(),
             prefer=self._prefer(),
-            requirements=self._requirements(),
+            requirements=self._file_named("requirements"),
             locked=self._get("locked", bool) or False,
             files=self._files(),
             description=self._get("description", str) or "",
+            project=self._file_named("project"),
+            extras=tuple(self._strings("extras")),
+            conda=self._file_named("conda"),
+            lock=self._lock(),
+            variables=self._variables(),
+            platform=self._matching("platform", _PLATFORM, "linux-x86_64"),
+            glibc=self._matching("glibc", re.compile(r"\d+\.\d+"), "2.28"),
         )
 
     def _name(self) -> str:
@@ -139,9 +171,36 @@ class _Reader:
             raise self._wrong("prefer", f"is '{text}'; choose one of {', '.join(map(repr, choices))}")
         return Preference(text)
 
-    def _requirements(self) -> Path | None:
-        text = self._get("requirements", str)
-        return None if text is None else self._inside("requirements", text, "file")
+    def _file_named(self, key: str) -> Path | None:
+        text = self._get(key, str)
+        return None if text is None else self._inside(key, text, "file")
+
+    def _lock(self) -> Path | None:
+        """The lock that is named, or the one that `naiad env lock` wrote here."""
+        named = self._file_named("lock")
+        if named is None:
+            written = self._file.parent / LOCK_FILE
+            return written if written.is_file() else None
+        if named.name != LOCK_FILE and not _FOREIGN_LOCK.fullmatch(named.name):
+            raise self._wrong("lock", f"names '{named.name}'; it is {LOCK_FILE}, pylock.toml or uv.lock")
+        if named.name != LOCK_FILE and any(key in self._table for key in ("requirements", "conda")):
+            raise self._wrong(
+                "lock", f"names '{named.name}', which says by itself what is installed; remove the others"
+            )
+        return named
+
+    def _variables(self) -> dict[str, str]:
+        variables = self._get("variables", dict) or {}
+        for name, value in variables.items():
+            if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
+                raise self._wrong("variables", f"has {name} = {value!r}; names of variables and strings go there")
+        return variables
+
+    def _matching(self, key: str, pattern: re.Pattern[str], example: str) -> str:
+        text = self._get(key, str) or ""
+        if text and not pattern.fullmatch(text):
+            raise self._wrong(key, f"is '{text}'; write for example \"{example}\"")
+        return text
 
     def _files(self) -> tuple[Path, ...]:
         return tuple(self._inside("files", text, "file or folder") for text in self._strings("files"))
@@ -166,6 +225,13 @@ class _Reader:
         if not (path.is_file() or (kind != "file" and path.is_dir())):
             raise self._wrong(key, f"names '{text}', but there is no such {kind} in {self._file.parent}")
         return path
+
+    def _refuse_two_sources(self) -> None:
+        given = [key for key in _SOURCES if key in self._table]
+        if len(given) > 1:
+            raise self._wrong(given[1], f"stands beside '{given[0]}'; a recipe has one of {', '.join(_SOURCES)}")
+        if "extras" in self._table and "project" not in self._table and "lock" not in self._table:
+            raise self._wrong("extras", "needs the key 'project' or 'lock', whose extras they are")
 
     def _refuse_unknown_keys(self) -> None:
         for key in self._table:
