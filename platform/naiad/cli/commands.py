@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import click
 
 from naiad import __version__
+from naiad.cli.env_fetch import FETCHING_COMMANDS
 from naiad.cli.env_making import MAKING_COMMANDS
-from naiad.cli.env_store import COMMANDS
+from naiad.cli.env_store import STORE_COMMANDS
 from naiad.errors import NaiadError
 
 __all__ = ["run"]
@@ -64,7 +65,7 @@ def _env() -> None:
     """Build, pack, check and clean up execution environments."""
 
 
-for _command in (*MAKING_COMMANDS, *COMMANDS):
+for _command in (*MAKING_COMMANDS, *FETCHING_COMMANDS, *STORE_COMMANDS):
     _env.add_command(_command)
 
 

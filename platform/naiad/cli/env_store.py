@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from naiad.config.quantities import parse_seconds, parse_size, size_text
 
-__all__ = ["COMMANDS"]
+if TYPE_CHECKING:
+    from naiad.environments.trust import Trust
+
+__all__ = ["STORE_COMMANDS", "json_option", "read_keys", "store_option", "trust_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -26,6 +29,23 @@ def store_option(command: _Command) -> _Command:
 def json_option(command: _Command) -> _Command:
     """`--json`."""
     return click.option("--json", "json", is_flag=True, help="Print JSON.")(command)
+
+
+def trust_option(command: _Command) -> _Command:
+    """`--env-trust`."""
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option("--env-trust", "trust", type=kind, help="File of public keys, as the server's.")(command)
+
+
+def read_keys(path: Path | None) -> Trust | None:
+    """The trusted keys, if a file of them is named.
+
+    Raises:
+        ExecutionEnvironmentError: If they cannot be read.
+    """
+    from naiad.environments.trust import read_trust
+
+    return None if path is None else read_trust(path)
 
 
 def _store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
@@ -79,9 +99,10 @@ def _inspect(environment: str, repositories: tuple[str, ...], store: Path, json:
 
 @click.command("verify")
 @click.argument("environments", nargs=-1)
+@trust_option
 @store_option
 @json_option
-def _verify(environments: tuple[str, ...], store: Path, json: bool) -> int:  # noqa: FBT001
+def _verify(environments: tuple[str, ...], trust: Path | None, store: Path, json: bool) -> int:  # noqa: FBT001
     """Check ENVIRONMENTS: archives by unpacking and starting them, entries of the store file by file.
 
     Without arguments, everything in the store. The exit code is 1 if anything is wrong.
@@ -92,7 +113,8 @@ def _verify(environments: tuple[str, ...], store: Path, json: bool) -> int:  # n
 
     archives = [Path(name) for name in environments if Path(name).is_file()]
     names = tuple(name for name in environments if not Path(name).is_file())
-    verdicts = [verify_archive(archive, store, default_reporter()) for archive in archives]
+    keys = read_keys(trust)
+    verdicts = [verify_archive(archive, store, default_reporter(), keys) for archive in archives]
     if names or not archives:
         verdicts += verify_entries(store, names)
     if json:
@@ -161,5 +183,5 @@ def _remove(environments: tuple[str, ...], dry_run: bool, store: Path) -> int:  
     return code
 
 
-COMMANDS: tuple[click.Command, ...] = (_inspect, _verify, _list, _gc, _remove)
+STORE_COMMANDS: tuple[click.Command, ...] = (_inspect, _verify, _list, _gc, _remove)
 """The commands of this module, in the order in which the overview lists them."""

@@ -92,6 +92,7 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
         ("last used", "" if entry is None else "now" if entry.in_use else _date(entry.last_used)),
         ("models", ", ".join(models)),
         ("recipe", ", ".join(name for name, _ in found.recipe)),
+        ("signed by", ", ".join(found.signed_by)),
         ("packages", str(len(found.packages))),
     )
     lines = [f"{name:<14}{value}" for name, value in facts if value]

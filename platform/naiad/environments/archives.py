@@ -14,7 +14,7 @@ from naiad.environments.progress import Reporter
 from naiad.environments.record import Stored
 from naiad.environments.remote import RemoteArchives, signature_uri
 from naiad.environments.store import Store
-from naiad.environments.trust import SIGNATURE_SUFFIX, read_signatures
+from naiad.environments.trust import read_signatures
 from naiad.environments.uses import Lease, Uses
 from naiad.errors import ExecutionEnvironmentError
 
@@ -59,9 +59,7 @@ class Archives:
                 f"pinned is {digest}; bring the archive that was pinned, or pin the one that is there"
             )
         if self._policy.trust is not None:
-            where = f"the execution environment {path}"
-            place = path.with_name(path.name + SIGNATURE_SUFFIX)
-            self._policy.trust.check(read_signatures(_read(place), where, str(place)), content.digest, where)
+            self._policy.trust.check_archive(path, content.digest)
         return self._take(path, content, str(path), label)
 
     def of_uri(self, uri: str, *, digest: str = "", label: str = "") -> tuple[Stored, Lease]:
@@ -159,10 +157,3 @@ class Archives:
         if is_new and self._policy.max_bytes:
             shrink(self._store, self._uses, self._policy.max_bytes)
         return stored, lease
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

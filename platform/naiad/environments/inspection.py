@@ -16,6 +16,7 @@ from naiad.environments.probe import ask
 from naiad.environments.progress import Reporter
 from naiad.environments.record import read_record
 from naiad.environments.store import Store
+from naiad.environments.trust import signers_of
 from naiad.environments.versions import version_text
 from naiad.errors import ExecutionEnvironmentError
 
@@ -42,6 +43,7 @@ class Inspection:
         numpy: Version of its numpy.
         packages: What is installed.
         recipe: Digests of its recipe's files.
+        signed_by: Ids of the keys that signed this content, as the file beside it says; nothing is checked.
         entry: Its entry in the store, None if it was not unpacked there.
     """
 
@@ -60,6 +62,7 @@ class Inspection:
     numpy: str = ""
     packages: tuple[Package, ...] = ()
     recipe: tuple[tuple[str, str], ...] = ()
+    signed_by: tuple[str, ...] = ()
     entry: StoreEntry | None = None
 
 
@@ -142,6 +145,7 @@ def _archive(path: Path, root: Path, reporter: Reporter) -> Inspection:
         numpy=_numpy(manifest.packages),
         packages=manifest.packages,
         recipe=tuple(sorted(manifest.recipe.items())),
+        signed_by=signers_of(path, digest),
         entry=entry,
     )
 
@@ -161,6 +165,7 @@ def _without_manifest(path: Path, packed_with: Format, digest: str, entry: Store
         platform=_platform(facts.executable),
         numpy=_numpy(packages),
         packages=packages,
+        signed_by=signers_of(path, digest),
         entry=entry,
     )
 

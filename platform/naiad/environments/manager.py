@@ -81,6 +81,10 @@ class EnvironmentManager:
             self._guest_bytecode.ensure(ready)
         return ready
 
+    def accept(self, uri: str) -> None:
+        """Let a URI name something else than when it was used first."""
+        self._archives.accept(uri)
+
     def _find(
         self, source: Path | EnvironmentSource | None, python: SpecifierSet | None, label: str
     ) -> ReadyEnvironment:

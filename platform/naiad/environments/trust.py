@@ -25,7 +25,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SIGNATURE_SUFFIX", "Signatures", "Trust", "create_key", "read_signatures", "read_trust", "sign"]
+__all__ = [
+    "SIGNATURE_SUFFIX",
+    "Signatures",
+    "Trust",
+    "create_key",
+    "read_signatures",
+    "read_trust",
+    "sign",
+    "signers_of",
+]
 
 SIGNATURE_SUFFIX = ".sig"
 """Behind an archive's name."""
@@ -97,6 +106,16 @@ class Trust:
             "file was altered: bring the one that `naiad env sign` wrote"
         )
 
+    def check_archive(self, archive: Path, digest: str) -> str:
+        """The same for an archive of this machine, whose signatures lie beside it."""
+        where = f"the execution environment {archive}"
+        place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
+        try:
+            data = place.read_bytes()
+        except OSError:
+            data = None
+        return self.check(read_signatures(data, where, str(place)), digest, where)
+
 
 def read_trust(path: Path) -> Trust:
     """Read the file of trusted keys.
@@ -139,6 +158,15 @@ def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
             by_key = {str(key): base64.b64decode(value, validate=True) for key, value in said["signatures"].items()}
             return Signatures(str(said["sha256"]), by_key)
     raise ExecutionEnvironmentError(f"{where} is refused: {place} is no signature; `naiad env sign` writes one")
+
+
+def signers_of(archive: Path, digest: str) -> tuple[str, ...]:
+    """Ids of the keys that say they signed an archive; nothing is checked, for people to look at."""
+    place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
+    with contextlib.suppress(OSError, ExecutionEnvironmentError):
+        found = read_signatures(place.read_bytes(), str(archive), str(place))
+        return tuple(found.by_key) if found.digest == digest else ()
+    return ()
 
 
 def create_key(private: Path) -> str:

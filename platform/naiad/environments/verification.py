@@ -10,6 +10,7 @@ from naiad.environments.file_digests import Alterations, compare_files
 from naiad.environments.manifest import read_manifest, require_usable_here
 from naiad.environments.progress import Reporter
 from naiad.environments.store import Store
+from naiad.environments.trust import Trust
 from naiad.environments.uses import Uses
 from naiad.errors import ExecutionEnvironmentError
 
@@ -52,13 +53,15 @@ def verify_entries(root: Path, names: tuple[str, ...]) -> list[Verdict]:
     return [_verify_entry(entry, Uses(root)) for entry in entries]
 
 
-def verify_archive(archive: Path, root: Path, reporter: Reporter) -> Verdict:
-    """Do with an archive all that a server does, and throw the result away."""
+def verify_archive(archive: Path, root: Path, reporter: Reporter, trust: Trust | None = None) -> Verdict:
+    """Do with an archive all that a server does that trusts these keys, and throw the result away."""
     store = Store(root, reporter)
     digest = ""
     try:
         content = store.content(archive)
         digest = content.digest
+        if trust is not None:
+            trust.check_archive(archive, digest)
         if manifest := read_manifest(archive):
             require_usable_here(manifest, where=f"the execution environment {archive}")
         stored = store.try_out(archive, content)
