@@ -81,7 +81,7 @@ class Dispatcher:
                 try:
                     worker.execute([(pending.key, pending.request) for pending in items], size)
                 except OutOfMemoryError as error:
-                    self._no_room(worker, items, error)
+                    self._halve(worker, items, error)
             elif isinstance(action, RowDispatch):
                 self._execute_rows(action)
             elif isinstance(action, Refuse):
@@ -101,6 +101,18 @@ class Dispatcher:
             worker.execute(list(zip(keys, row_requests(action.rows), strict=True)), len(keys))
         except OutOfMemoryError as error:
             self._no_room(worker, items, error)
+
+    def _halve(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
+        """Execute as much of a batch as an empty segment has room for; the rest of it waits, first."""
+        if worker.batches or len(items) == 1:
+            self._no_room(worker, items, error)
+            return
+        half = len(items) // 2
+        for pending in items[half:]:
+            pending.worker = None
+        actions = self.scheduler.put_back(items[half:], time.monotonic_ns())
+        Dispatcher.carry_out(self, (Dispatch(worker, items[:half]),))
+        self.carry_out(actions)
 
     def _no_room(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
         """Wait for the batch before, whose end frees room; fail only what does not fit into an empty segment."""

@@ -150,7 +150,10 @@ class Scheduler(Protocol[Instance, Item]):
         """A request arrived; *alone* if only an instance that holds nothing may be given it."""
 
     def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
-        """Requests that were dispatched but never begun come first, in their order. Follows a `remove`."""
+        """Requests that were dispatched but never begun come first, in their order.
+
+        Follows a `remove`, or is about a part of the latest dispatch of an instance, which still holds the rest.
+        """
 
     def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """The latest dispatch could not be carried out now: its items wait, first, until an instance finishes."""
