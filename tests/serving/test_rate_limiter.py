@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+import numpy as np
 import pytest
-from support.server import ServerProcess
+import tritonclient.grpc
+from support.server import ServerProcess, wait_until
 
-from .batches import BatchModel, Request
+from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
 
 LIMITED = "--rate-limit=execution_count"
 
@@ -81,3 +83,55 @@ def test_without_the_limiter_resources_are_ignored(tmp_path):
     model = write(tmp_path / "models", "greedy", 3)
     with ServerProcess(tmp_path / "models", "--rate-limit-resource=R:2", work=tmp_path) as server:
         assert Request(server, model).batch == [1, 1, 1, 0]
+
+
+QUEUE = "max_batch_size: 2 dynamic_batching {{ max_queue_delay_microseconds: 1000 default_queue_policy {{ {} }} }}"
+
+
+def ask_over_grpc(client, model):
+    """Ask without waiting; what can be cancelled, and where the error will be."""
+    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+    errors = []
+    return client.async_infer(model.name, [tensor], callback=lambda result, error: errors.append(error)), errors
+
+
+def reasons(server, model, reason):
+    line = f'nv_inference_request_failure{{model="{model.name}",reason="{reason}",version="1"}} '
+    return next(float(text[len(line) :]) for text in metrics(server).splitlines() if text.startswith(line))
+
+
+def test_a_request_that_is_cancelled_while_it_waits_for_a_resource_is_never_executed(tmp_path):
+    first = write(tmp_path / "models", "first", 1)
+    second = write(tmp_path / "models", "second", 1, batching="max_batch_size: 2 dynamic_batching { }")
+    with (
+        ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server,
+        tritonclient.grpc.InferenceServerClient(server.grpc_url) as client,
+    ):
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        call, errors = ask_over_grpc(client, second)
+        wait_for_pending(server, second, 1)
+        call.cancel()
+        wait_until(lambda: reasons(server, second, "CANCELED") == 1, "the cancelled request to be counted")
+        assert "CANCELLED" in str(errors[0].status())
+        stays = Request(server, second)
+        assert holds.is_answered is stays.is_answered is False
+        first.open_gate()
+        assert (holds.batch, stays.batch) == ([1, 1, 1, 0], [1, 1, 1, 0])
+        assert statistics(server, second)["execution_count"] == 1
+
+
+def test_a_request_waits_for_a_resource_no_longer_than_it_may_wait_at_all(tmp_path):
+    first = write(tmp_path / "models", "first", 1)
+    second = write(tmp_path / "models", "second", 1, batching=QUEUE.format("default_timeout_microseconds: 200000"))
+    with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        assert Request(server, second).refusal == (503, "Request timeout expired")
+        assert reasons(server, second, "REJECTED") == 1
+        assert not holds.is_answered
+        first.open_gate()
+        assert (holds.batch, Request(server, second).batch) == ([1, 1, 1, 0], [1, 1, 1, 0])

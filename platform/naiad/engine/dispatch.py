@@ -46,6 +46,11 @@ class Dispatcher:
         self._fail = fail
         self._refused = refused
 
+    @property
+    def waiting_count(self) -> int:
+        """How many requests were not sent to a guest yet."""
+        return self.scheduler.waiting_count
+
     def add(self, worker: Worker) -> None:
         """A guest may take work."""
         self.carry_out(self.scheduler.add(worker, time.monotonic_ns()))

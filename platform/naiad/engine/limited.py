@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from naiad.config import model_config_pb2 as pb
 from naiad.engine.dispatch import Fail, Refused, WaitingDispatcher, WorkerScheduler
 from naiad.engine.pending import Pending
-from naiad.errors import OutOfMemoryError
+from naiad.errors import NotReadyError, OutOfMemoryError
+from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.interface import Action, Dispatch, RowDispatch
 from naiad.scheduling.rate_limit import Grant, Limit, RateLimiter, Resource
 from naiad.workers.worker import Worker
@@ -78,6 +81,12 @@ class LimitedDispatcher(WaitingDispatcher):
         self._limiter = limiter
         self._groups = groups
         self._workers: set[Worker] = set()
+        self._staged: dict[Pending, asyncio.TimerHandle | None] = {}  # with what ends their patience
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests were not sent to a guest yet."""
+        return super().waiting_count + len(self._staged)
 
     def add(self, worker: Worker) -> None:
         """A guest may take work; raises ConfigError if what it needs could never be there."""
@@ -88,7 +97,12 @@ class LimitedDispatcher(WaitingDispatcher):
     def lost(self, worker: Worker) -> tuple[Pending, ...]:
         """A guest is gone; return what it had not begun."""
         self._workers.discard(worker)
-        return tuple(pending for _, action in self._limiter.unregister(worker) for pending in action.items)
+        items = [pending for _, action in self._limiter.unregister(worker) for pending in action.items]
+        return tuple(pending for pending in items if self._unstage(pending))
+
+    def withdraw(self, pending: Pending) -> bool:
+        """Take a request that waits out of the queue, or from among what is staged."""
+        return super().withdraw(pending) or self._unstage(pending)
 
     def done(self, worker: Worker) -> None:
         """A guest has finished a batch: others may use what it used."""
@@ -103,15 +117,47 @@ class LimitedDispatcher(WaitingDispatcher):
     def _perform(self, actions: Sequence[Action[Worker, Pending]]) -> None:
         for action in actions:
             if isinstance(action, Dispatch | RowDispatch):
+                for pending in action.items:
+                    self._staged[pending] = self._watch(pending)
                 self._limiter.stage(action.instance, (self, action))
             else:
                 super()._perform((action,))
 
     def begin(self, action: Dispatch[Worker, Pending] | RowDispatch[Worker, Pending]) -> None:
-        """The limiter lets *action* be executed."""
-        super()._perform((action,))
-        if any(pending.is_cancelled for pending in action.items):  # while nobody could be told
-            action.instance.cancel([pending.key for pending in action.items if pending.is_cancelled])
+        """The limiter lets *action* be executed: what is left of it."""
+        worker = action.instance
+        items = tuple([pending for pending in action.items if self._unstage(pending)])
+        if not items:
+            self._limiter.finished(worker)
+            self.carry_out(self.scheduler.finished(worker, time.monotonic_ns()))
+            return
+        gone = set(action.items).difference(items)
+        super()._perform((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))
+        if gone and isinstance(action, RowDispatch):  # other rows would move if these were left out
+            worker.cancel([pending.key for pending in gone])
+
+    def _watch(self, pending: Pending) -> asyncio.TimerHandle | None:
+        """See to it that a request waits no longer than it would in the queue."""
+        if not isinstance(self.scheduler, DynamicScheduler):
+            return None
+        deadline = self.scheduler.deadline_of(pending, pending.queued)
+        if deadline is None:
+            return None
+        delay = (deadline - time.monotonic_ns()) / 1_000_000_000
+        return asyncio.get_running_loop().call_later(max(delay, 0), self._expired, pending)
+
+    def _expired(self, pending: Pending) -> None:
+        if self._unstage(pending):
+            self._refused(pending, NotReadyError("Request timeout expired"))
+
+    def _unstage(self, pending: Pending) -> bool:
+        """Take a request from among those that are staged; False where it is none of them."""
+        if pending not in self._staged:
+            return False
+        timer = self._staged.pop(pending)
+        if timer is not None:
+            timer.cancel()
+        return True
 
     def _no_room(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
         super()._no_room(worker, items, error)

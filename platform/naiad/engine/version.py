@@ -128,7 +128,7 @@ class ModelVersion(Traffic):
     @property
     def pending_count(self) -> int:
         """Requests that wait for an instance."""
-        return self._scheduler.waiting_count
+        return self._dispatcher.waiting_count
 
     def tidy(self) -> None:
         """Called now and then: hand blocks back, and after a pause free pages too."""

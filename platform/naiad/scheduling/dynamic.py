@@ -142,6 +142,10 @@ class DynamicScheduler(Generic[Instance, Item]):
             return self._wake_ns if deadline is None else deadline
         return min(deadline, self._wake_ns)
 
+    def deadline_of(self, item: Item, queued_ns: int) -> int | None:
+        """When a request that came at *queued_ns* will have waited so long that it is refused; None for never."""
+        return self._queue.deadline_of(item, queued_ns)
+
     def drain(self) -> Iterator[Item]:
         """Take out everything that waits, in the order of its execution."""
         while self._queue:

@@ -199,6 +199,13 @@ class WaitingQueue(Generic[Item]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
+    def deadline_of(self, item: Item, queued_ns: int) -> int | None:
+        """When a request that came at *queued_ns* will have waited so long that it is refused; None for never."""
+        policy = self._policies.get(self._level_of(item.priority), self._policy)
+        if policy.delays or not policy.timeout_us:
+            return None
+        return queued_ns + policy.timeout_of(item) * 1000
+
     def _put(self, entry: Entry[Item], home: OrderedDict[Item, Entry[Item]]) -> None:
         entry.home = home
         home[entry.item] = self._entries[entry.item] = entry
