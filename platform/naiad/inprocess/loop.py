@@ -30,7 +30,7 @@ class LoopThread:
         self._is_closing = False
         self._loop = uvloop.new_event_loop()
         # One that `close` can end without a further thread: at the end of a program none can be started.
-        self._workers = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-worker")
+        self._workers = _Workers(thread_name_prefix=f"{name}-worker")
         self._loop.set_default_executor(self._workers)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -82,6 +82,19 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+class _Workers(concurrent.futures.ThreadPoolExecutor):
+    """Threads for what blocks. At the end of a program they take nothing any more; the loop's own thread does it then."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[_T]:
+        """Call a function on a thread, if there are threads."""
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+            _answer(future, lambda: fn(*args, **kwargs), ())
+            return future
 
 
 def _answer(future: concurrent.futures.Future[Any], function: Callable[..., Any], args: tuple[object, ...]) -> None:
