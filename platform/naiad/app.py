@@ -6,9 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import uvloop
 
@@ -37,6 +35,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
+from naiad.repository.repositories import open_repositories
 from naiad.resolution.settings import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, Limit
@@ -126,8 +125,9 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
     """The engine; on a running event loop."""
     settings = EngineSettings(
         server_id=options.server_id,
-        repositories=_absolute(options.model_repositories),
+        repositories=open_repositories(options.model_repositories, is_namespaced=options.model_namespacing),
         is_explicit=options.model_control_mode is ModelControlMode.EXPLICIT,
+        poll_seconds=options.repository_poll_secs if options.model_control_mode is ModelControlMode.POLL else None,
         startup_models=options.load_models,
         strict_config=not options.auto_complete,
         strict_readiness=options.strict_readiness,
@@ -232,7 +232,3 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_EVERY, 20, 20)
-
-
-def _absolute(paths: Sequence[Path]) -> tuple[Path, ...]:
-    return tuple(path.absolute() for path in paths)

@@ -138,7 +138,6 @@ def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, re
 @pytest.mark.parametrize(
     "argument",
     [
-        "--model-namespacing=false",
         "--trace-config=level=OFF",
         "--trace-config=rate=10",
         "--trace-level=OFF",

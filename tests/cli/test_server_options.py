@@ -281,9 +281,18 @@ def test_without_a_repository_nothing_starts():
     )
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/models", "gs://bucket/models", "as://account/models"])
-def test_a_repository_in_an_object_store_is_refused_by_name(place):
-    assert refusal(f"--model-repository={place}").message.startswith(f"--model-repository={place} is refused:")
+def test_a_repository_elsewhere_is_named_by_its_uri_and_one_here_by_its_path():
+    options = parse("--model-repository=s3://https://host:1/b", "--model-repository=file:///srv//x")
+
+    assert options.model_repositories == (Path("/models"), "s3://https://host:1/b", Path("/srv/x"))
+
+
+def test_repositories_may_be_polled_and_be_namespaces():
+    options = parse("--model-control-mode=poll", "--repository-poll-secs=3", "--model-namespacing=true")
+
+    assert options.model_control_mode is ModelControlMode.POLL
+    assert (options.repository_poll_secs, options.model_namespacing) == (3, True)
+    assert (parse().repository_poll_secs, parse().model_namespacing) == (15, False)
 
 
 def test_the_wildcard_must_stand_alone():

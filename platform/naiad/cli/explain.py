@@ -17,8 +17,9 @@ from naiad.config.getopt import HELP, split
 from naiad.config.model import ModelConfig, freeze
 from naiad.config.options import ServerOptions, options_from
 from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
-from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
+from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config
+from naiad.repository.repositories import Repositories, open_repositories
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly, explain_steps
 from naiad.resolution.layout import lay_out_guest
@@ -59,11 +60,20 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool) -> int:
-    files = _find(model, options.model_repositories)
+    repositories = open_repositories(options.model_repositories, is_namespaced=options.model_namespacing)
+    try:
+        _explain_of(_find(model, repositories), options, version=version, prepare=prepare)
+    finally:
+        repositories.close()
+    return 0
+
+
+def _explain_of(files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool) -> None:
+    model = files.name
     config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
     if config.platform == "ensemble":
         print(f"model '{model}' is an ensemble: other models run it")
-        return 0
+        return
     available = available_versions(files)
     if version is not None and version not in available:
         raise RepositoryError(f"model '{model}' has no version {version}; it has {', '.join(map(str, available))}")
@@ -76,20 +86,23 @@ def _explain(model: str, options: ServerOptions, *, version: int | None, prepare
     )
     for number in versions:
         _explain_version(config, files.directory, number, settings, options.env_store if prepare else None)
-    return 0
 
 
-def _find(model: str, repositories: Sequence[Path]) -> ModelFiles:
-    found = scan(repositories)
-    if model in found.models:
-        return found.models[model]
-    looked = ", ".join(map(str, repositories))
+def _find(model: str, repositories: Repositories) -> ModelFiles:
+    found = repositories.scan()
+    named = models_named(model, found.models)
+    if len(named) == 1:
+        repositories.fetch(named[0])
+        return named[0]
+    if named:
+        places = ", ".join(str(files.directory) for files in named)
+        raise RepositoryError(f"model '{model}' is in two or more namespaces, name one repository alone: {places}")
     if model in found.duplicates:
         places = ", ".join(str(files.directory) for files in found.duplicates[model])
         raise RepositoryError(f"model '{model}' is not loaded, as it is in two or more repositories: {places}")
     near = difflib.get_close_matches(model, found.models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise RepositoryError(f"there is no model '{model}' in {looked}{hint}")
+    raise RepositoryError(f"there is no model '{model}' in {', '.join(repositories.given)}{hint}")
 
 
 def _explain_version(

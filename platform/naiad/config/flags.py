@@ -38,7 +38,6 @@ _NO_GPU = Accepted("naiad leaves GPUs to the models: it holds no device memory a
 _ONE_LOOP = Accepted("one event loop serves all connections: there are no such threads or pools to size")
 _NATIVE = Accepted("naiad runs Python backends only, and this names a directory of native libraries")
 _ON_DEMAND = Accepted("metrics are measured when they are asked for")
-_NO_POLL = Accepted("it matters only with --model-control-mode=poll, which this version refuses")
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
 
@@ -65,22 +64,21 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
     ),
     "Model repository": (
         Flag("model-store", _TEXT, "", "The same as --model-repository.", repeatable=True, same_as="model-repository"),
-        Flag("model-repository", _TEXT, "", "Directory of models; repeat it to serve several.", repeatable=True),
+        Flag("model-repository", _TEXT, "", "Directory or URI of models; repeat it to serve several.", repeatable=True),
         Flag("disable-auto-complete-config", _NONE, "", "Take config.pbtxt as it is; models complete nothing."),
         Flag(
             "model-control-mode",
             _TEXT,
             "none",
-            "none: all models, once; explicit: --load-model and the repository API.",
+            "none: all, once; poll: all, and changes; explicit: on request.",
             choices=("none", "poll", "explicit"),
-            status=_POLL,
         ),
         Flag("load-model", _TEXT, "", "Load this at the start of explicit mode; '*' alone: all.", repeatable=True),
-        Flag("repository-poll-secs", _INT, "15", "Seconds between polls.", status=_NO_POLL),
+        Flag("repository-poll-secs", _INT, "15", "Seconds between looks in poll mode; 0: an hour.", low=0),
         Flag("model-config-name", _TEXT, "", "Prefer configs/<name>.pbtxt in the directory of each model."),
         Flag("model-load-thread-count", _INT, "4", "How many models are loaded at a time.", low=1),
         Flag("model-load-retry-count", _INT, "0", "How often a failed load is tried again.", low=0),
-        Flag("model-namespacing", _BOOL, "false", "Serve equal names from several repositories.", status=_NAMESPACE),
+        Flag("model-namespacing", _BOOL, "false", "Make each repository a namespace of names."),
     ),
     "HTTP": (
         Flag("allow-http", _BOOL, "true", "Serve HTTP."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from naiad.errors import OptionError
 
 __all__ = ["GivenFlags"]
 
+_URI = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_FILE_URI = "file://"
 _BY_NAME = {flag.name: flag for flag in SERVER_FLAGS}
 
 
@@ -60,6 +63,12 @@ class GivenFlags:
     def paths(self, name: str) -> tuple[Path, ...]:
         """All values of a flag that names files, in order, each once."""
         return tuple(dict.fromkeys(Path(text) for text in self.texts(name)))
+
+    def places(self, name: str) -> tuple[Path | str, ...]:
+        """As `paths`, with URIs left as they are: a path would make one slash of two."""
+        return tuple(
+            dict.fromkeys(text if _URI.match(text) else Path(text.removeprefix(_FILE_URI)) for text in self.texts(name))
+        )
 
     def bad(self, name: str, detail: str) -> UsageError:
         """The error about a value of a flag, to be raised."""

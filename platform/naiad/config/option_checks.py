@@ -74,11 +74,3 @@ def _check_load_models(options: ServerOptions) -> None:
 def _check_repositories(options: ServerOptions) -> None:
     if not options.model_repositories:
         raise OptionError("error: creating server: Invalid argument - --model-repository must be specified")
-    for repository in map(str, options.model_repositories):
-        # Path() has made one slash of two.
-        if repository.startswith(("s3:/", "gs:/", "as:/")):
-            place = repository.replace(":/", "://", 1)
-            raise OptionError(
-                f"--model-repository={place} is refused: repositories in object stores are not implemented in this "
-                "version of naiad; mount or copy it to a directory"
-            )

@@ -75,9 +75,11 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
     configs = _backend_configs(given)
     http_address = given.text("http-address")
     return ServerOptions(
-        model_repositories=given.paths("model-repository"),
+        model_repositories=given.places("model-repository"),
         model_control_mode=ModelControlMode(given.text("model-control-mode")),
         load_models=tuple(dict.fromkeys(given.texts("load-model"))),
+        repository_poll_secs=given.number("repository-poll-secs"),
+        model_namespacing=given.switch("model-namespacing"),
         model_config_name=given.text("model-config-name"),
         model_load_thread_count=given.number("model-load-thread-count"),
         model_load_retry_count=given.number("model-load-retry-count"),

@@ -20,6 +20,7 @@ class ModelControlMode(enum.Enum):
     """Who decides which models are loaded."""
 
     NONE = "none"
+    POLL = "poll"
     EXPLICIT = "explicit"
 
 
@@ -36,6 +37,7 @@ class ServerOptions:
 
     Attributes:
         server_id: `--id`.
+        model_repositories: `--model-repository`, each once; a URI is text, all others are paths.
         auto_complete: Models may complete their configuration.
         load_models: `--load-model`, in order, each once; `("*",)` is all.
         backend_directories: Where backends are looked for, in order, those that ship with naiad last.
@@ -56,9 +58,11 @@ class ServerOptions:
         warnings: Sentences about deprecated flags, to be logged.
     """
 
-    model_repositories: tuple[Path, ...]
+    model_repositories: tuple[Path | str, ...]
     model_control_mode: ModelControlMode = ModelControlMode.NONE
     load_models: tuple[str, ...] = ()
+    repository_poll_secs: int = 15
+    model_namespacing: bool = False
     model_config_name: str = ""
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0

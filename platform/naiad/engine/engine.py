@@ -15,12 +15,13 @@ from naiad.engine.load_order import LoadOrder
 from naiad.engine.loading import Loader
 from naiad.engine.model_loads import ModelLoads
 from naiad.engine.model_metrics import ModelMetrics
+from naiad.engine.polling import Poller
 from naiad.engine.readiness import are_ready
 from naiad.engine.registry import LATEST, Registry
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.services import ModelServices
 from naiad.engine.settings import EngineSettings
-from naiad.engine.source import ModelSource, find_source, not_found
+from naiad.engine.source import ModelSource, find_sources, not_found
 from naiad.errors import (
     Code,
     InvalidRequestError,
@@ -28,14 +29,14 @@ from naiad.errors import (
     NotReadyError,
     RepositoryError,
 )
+from naiad.lifecycle.polling import Look
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
-from naiad.repository.layout import ModelFiles, scan
+from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 
 logger = logging.getLogger("naiad.engine")
 
-DUPLICATE = "model appears in two or more repositories"
 _TIDY_SECONDS = 2.0
 _KEY_BITS = 40
 _KEY_MASK = (1 << _KEY_BITS) - 1
@@ -52,13 +53,17 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
         self._settings = settings
-        self._registry = Registry()
+        self._repositories = settings.repositories
+        self._registry = Registry(is_namespaced=self._repositories.is_namespaced)
         self.services = ModelServices(self._registry)
         self.metrics = ModelMetrics(self.services)
         size = settings.response_cache_size
         self.response_cache = ResponseCache(size) if size else None
         loads = ModelLoads(settings, loader, self._registry, self.services, self.response_cache)
         self._order = LoadOrder(settings, loads, self._registry)
+        seconds = settings.poll_seconds
+        self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
+        self._polling: asyncio.Task[None] | None = None
         self._state = "starting"
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
 
@@ -70,17 +75,24 @@ class Engine:
         Raises:
             RepositoryError: If a repository cannot be read.
         """
-        found = await asyncio.to_thread(scan, self._settings.repositories)
-        for name in found.duplicates:
-            self._registry.record(name).reason = DUPLICATE
+        look: Look = {}
+        if self._poller is not None:
+            found, look = await asyncio.to_thread(self._repositories.look)
+        else:
+            found = await asyncio.to_thread(self._repositories.scan)
+        for key in found.duplicates:
+            self._registry.record(key).reason = DUPLICATE_REASON
         wanted = dict(found.models)
-        failures: list[NaiadError] = [RepositoryError(f"{name}: {DUPLICATE}") for name in found.duplicates]
+        failures: list[NaiadError] = [RepositoryError(f"{key}: {DUPLICATE_REASON}") for key in found.duplicates]
         if self._settings.is_explicit:
             wanted, missing = self._startup(wanted)
             failures = missing
         outcomes = await self._order.load_all(
-            {name: ModelSource(files=files) for name, files in wanted.items()}, found.models
+            {key: ModelSource(files=files) for key, files in wanted.items()}, found.models
         )
+        if self._poller is not None:
+            self._poller.begin(look, outcomes)
+            self._polling = asyncio.get_running_loop().create_task(self._poller.run())
         for name, outcome in outcomes.items():
             if isinstance(outcome, NaiadError):
                 failures.append(outcome)
@@ -94,19 +106,35 @@ class Engine:
         """Take no more requests, let those in flight finish, end all guests."""
         self._state = "exiting"
         self._tidy.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
         await self._order.stop()
+        await asyncio.to_thread(self._repositories.close)
+
+    async def poll(self) -> None:
+        """Look at the repositories now (poll control mode only), until what changed is loaded and unloaded."""
+        self._refuse_exiting()
+        if self._poller is None:
+            raise NotReadyError("polling is disabled")
+        if not self.is_started:
+            raise NotReadyError("Server not ready")
+        await self._poller.poll()
 
     def _startup(self, models: dict[str, ModelFiles]) -> tuple[dict[str, ModelFiles], list[NaiadError]]:
         names = self._settings.startup_models
         if names == ("*",):
             return models, []
         missing: list[NaiadError] = []
+        chosen: dict[str, ModelFiles] = {}
         for name in names:
-            if name not in models:
+            named = models_named(name, models)
+            chosen.update((files.key, files) for files in named)
+            if not named:
                 problem = not_found(name, "no model repository has it")
                 logger.error("%s", problem.message)
                 missing.append(problem)
-        return {name: models[name] for name in names if name in models}, missing
+        return chosen, missing
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -186,7 +214,7 @@ class Engine:
 
     def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """All models of the repositories with their states."""
-        return self._registry.index(ready_only=ready_only)
+        return self._registry.index(ready_only=ready_only, stored=self._repositories.stored())
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """Whether the model may answer a request any number of times."""
@@ -235,13 +263,14 @@ class Engine:
         """Load or reload a model (explicit control mode only); past other loads, if one of them waits for it."""
         self._require_explicit()
         strict = self._settings.strict_config
-        source = await asyncio.to_thread(find_source, name, parameters, self._settings.repositories, strict=strict)
-        await self._order.load(source, is_nested=is_nested)
+        sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
+        await self._order.load(sources, is_nested=is_nested)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Begin to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
         self._require_explicit()
-        await self._order.unload(name, with_members=unload_dependents)
+        for key in self._registry.keys_of(name) or [name]:
+            await self._order.unload(key, with_members=unload_dependents)
 
     def _require_explicit(self) -> None:
         self._refuse_exiting()

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from naiad.engine.ensemble_check import needed_models
+from naiad.config import model_config_pb2 as pb
+from naiad.engine.ensemble_check import find_members, needed_models
 from naiad.engine.model_loads import ModelLoads
 from naiad.engine.registry import Registry
 from naiad.engine.settings import EngineSettings
-from naiad.engine.source import ModelSource, find_source
-from naiad.errors import NaiadError
+from naiad.engine.source import ModelSource
+from naiad.errors import InvalidRequestError, NaiadError
 from naiad.lifecycle.dependencies import closure, dependents, waves
-from naiad.repository.layout import ModelFiles
+from naiad.repository.layout import ModelFiles, models_named
 from naiad.repository.read import config_path
 
 logger = logging.getLogger("naiad.engine")
@@ -27,7 +28,7 @@ _MARK = b"ensemble_scheduling"
 
 
 class LoadOrder:
-    """Loads and unloads models with those that they need and that need them."""
+    """Loads and unloads models, known by their keys, with those that they need and that need them."""
 
     def __init__(self, settings: EngineSettings, loads: ModelLoads, registry: Registry) -> None:
         self._settings = settings
@@ -45,58 +46,111 @@ class LoadOrder:
         """Load models at the start, and what they need of *models*; what became of each that was asked for."""
         self._asked.update(sources)
         everything = dict(sources)
-        await self._add_needed(everything, models)
-        outcomes = await self._load_in_waves(everything)
-        return {name: outcomes[name] for name in sources}
+        outcomes = dict(await self._add_needed(everything, models))
+        outcomes.update(await self._load_in_waves(everything))
+        return {key: outcomes[key] for key in sources}
 
-    async def load(self, source: ModelSource, *, is_nested: bool = False) -> None:
-        """Load or reload one model, before it what it needs and is not there, after it the ensembles that need it.
+    async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> None:
+        """Load or reload models, before them what they need and is not there, after them the ensembles that need them.
 
         Raises:
-            NaiadError: If it cannot be loaded.
+            NaiadError: If one of them cannot be loaded.
         """
-        name = source.files.name
-        self._asked.add(name)
-        everything = {name: source}
-        await self._add_needed(everything, None)
-        outcomes = await self._load_in_waves(everything, is_nested=is_nested)
-        await self._renew([each for each, error in outcomes.items() if error is None], is_nested=is_nested)
-        error = outcomes[name]
-        if error is not None:
-            raise error
+        asked = {source.files.key: source for source in sources}
+        outcomes = await self._load_anew(asked, None, is_nested=is_nested)
+        errors = [error for key in asked if (error := outcomes[key]) is not None]
+        if len(errors) > 1 and all(isinstance(error, NaiadError) for error in errors):
+            raise InvalidRequestError("".join(str(error) for error in errors))
+        if errors:
+            raise errors[0]
 
-    async def _add_needed(self, sources: dict[str, ModelSource], models: Mapping[str, ModelFiles] | None) -> None:
-        """Add what is needed and not loaded, over any number of ensembles; what is nowhere is left out."""
-        ahead = list(sources)
+    async def update(
+        self, sources: Mapping[str, ModelSource], gone: Collection[str]
+    ) -> Mapping[str, BaseException | None]:
+        """Load and reload what changed, then unload what is gone: an ensemble may have changed to live without it.
+
+        Returns:
+            What became of each model that was to be loaded.
+        """
+        outcomes = await self._load_anew(sources, {})
+        for key in gone:
+            await self.unload(key, with_members=False)
+            self._registry.forget_failures(key)
+        return {key: outcomes[key] for key in sources}
+
+    async def _load_anew(
+        self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles] | None, *, is_nested: bool = False
+    ) -> Mapping[str, BaseException | None]:
+        self._asked.update(sources)
+        everything = dict(sources)
+        outcomes = dict(await self._add_needed(everything, models))
+        outcomes.update(await self._load_in_waves(everything, is_nested=is_nested))
+        await self._renew([key for key, error in outcomes.items() if error is None], is_nested=is_nested)
+        return outcomes
+
+    async def _add_needed(
+        self, sources: dict[str, ModelSource], models: Mapping[str, ModelFiles] | None
+    ) -> Mapping[str, BaseException | None]:
+        """Add what is needed and not loaded, over any number of ensembles; what is nowhere is left out.
+
+        Returns:
+            Why some cannot be loaded, as their files cannot be had; they are taken out.
+        """
+        failures: dict[str, BaseException | None] = {}
+        ahead = dict(sources)
         while ahead:
-            name = ahead.pop()
-            needs = self._loads.needs[name] = await asyncio.to_thread(self._needs_of, sources[name])
-            if not needs:
-                del self._loads.needs[name]
-            for need in sorted(needs - sources.keys()):
-                source = None if self._registry.is_serving(need) else await self._find(need, models)
-                if source is not None:
-                    sources[need] = source
-                    ahead.append(need)
+            found = await asyncio.gather(
+                *(asyncio.to_thread(self._fetch_ensemble, source) for source in ahead.values()), return_exceptions=True
+            )
+            ahead, looked_at = {}, ahead
+            for key, ensemble in zip(looked_at, found, strict=True):
+                if isinstance(ensemble, BaseException):
+                    failures[key] = self._cannot_fetch(key, ensemble)
+                    del sources[key]
+                elif ensemble is not None:
+                    if models is None:
+                        models = (await asyncio.to_thread(self._settings.repositories.scan)).models
+                    self._loads.needs[key] = self._needs_of(ensemble, sources[key].files.namespace, models)
+                    ahead.update(
+                        (need, ModelSource(files=models[need]))
+                        for need in sorted(self._loads.needs[key] - sources.keys())
+                        if need in models and not self._registry.is_serving(need)
+                    )
+                else:
+                    self._loads.needs.pop(key, None)
+            sources.update(ahead)
+        return failures
 
-    def _needs_of(self, source: ModelSource) -> frozenset[str]:
-        """The models that a model needs; blocks. One that cannot be read needs none: loading it will tell why."""
+    def _fetch_ensemble(self, source: ModelSource) -> pb.ModelConfig | None:
+        """Have a model's files here; its configuration if it is an ensemble. Blocks.
+
+        One that cannot be read needs none: loading it will tell why.
+        """
+        self._settings.repositories.fetch(source.files)
         try:
             path = config_path(source.files, self._settings.config_name)
             if source.override is None and not (path.is_file() and _MARK in path.read_bytes()):
-                return frozenset()  # most models: their configuration is read once, when they are loaded
-            return needed_models(self._loads.read_config(source))
+                return None  # most models: their configuration is read once, when they are loaded
+            message = self._loads.read_config(source)
         except (NaiadError, OSError):
-            return frozenset()
-
-    async def _find(self, name: str, models: Mapping[str, ModelFiles] | None) -> ModelSource | None:
-        if models is not None:
-            return ModelSource(files=models[name]) if name in models else None
-        try:
-            strict = self._settings.strict_config
-            return await asyncio.to_thread(find_source, name, {}, self._settings.repositories, strict=strict)
-        except NaiadError:
             return None
+        return message if message.HasField("ensemble_scheduling") else None
+
+    def _cannot_fetch(self, key: str, error: BaseException) -> BaseException:
+        if not isinstance(error, NaiadError):
+            return error
+        logger.error("failed to load '%s': %s", key, error.message)
+        model = self._registry.record(key)
+        if not self._registry.is_serving(key):
+            model.reason = error.message
+        return NaiadError(f"failed to load '{key}': {error.message}", code=error.code)
+
+    def _needs_of(self, ensemble: pb.ModelConfig, namespace: str, models: Mapping[str, ModelFiles]) -> frozenset[str]:
+        def keys_of(name: str) -> set[str]:
+            return {files.key for files in models_named(name, models)} | set(self._registry.keys_of(name))
+
+        find_members(ensemble, namespace, keys_of)
+        return needed_models(ensemble)
 
     async def _load_in_waves(
         self, sources: Mapping[str, ModelSource], *, is_nested: bool = False
@@ -110,15 +164,27 @@ class LoadOrder:
         return outcomes
 
     async def _load_one(self, source: ModelSource, *, is_nested: bool) -> None:
-        name = source.files.name
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            await self._loads.load(source, is_nested=is_nested)
-            self._suspended.discard(name)
+        key = source.files.key
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            try:
+                await self._loads.load(source, is_nested=is_nested)
+            except NaiadError:
+                if key in self._loads.ensembles and not self._registry.is_serving(key):
+                    self._suspended.add(key)  # until what it needs has changed
+                raise
+            self._suspended.discard(key)
 
     async def _renew(self, names: Sequence[str], *, is_nested: bool) -> None:
         """Load the ensembles anew that need models which were loaded: they may fit no more, or again."""
         needs = self._loads.needs
         affected = {ensemble for name in names for ensemble in dependents(name, needs)}.difference(names)
+        if self._registry.is_namespaced:  # a model of another namespace may be nearer now, or ambiguous
+            plain = {self._registry.record(name).name for name in names}
+            affected |= {
+                ensemble
+                for ensemble, members in needs.items()
+                if ensemble not in names and any(self._registry.record(member).name in plain for member in members)
+            }
         for wave in waves(affected, needs):
             for ensemble in wave:
                 if ensemble in self._suspended or self._registry.is_serving(ensemble):
@@ -137,7 +203,7 @@ class LoadOrder:
         """Begin to unload a model.
 
         Args:
-            name: The model.
+            name: The model's key.
             with_members: What an ensemble needs, and nobody else needs or asked for, goes as well.
         """
         async with self._locks.setdefault(name, asyncio.Lock()):  # a load that is under way comes first
@@ -170,9 +236,11 @@ class LoadOrder:
         """End all versions, ensembles before what they need; all together have the exit timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
-        versions = list(self._registry.ready_versions())
-        names = dict.fromkeys(version.config.name for version in versions)
-        for wave in reversed(waves(names, self._loads.needs)):
+        versions = {
+            model.key: [record.loaded for record in model.versions.values() if record.loaded is not None]
+            for model in self._registry
+        }
+        for wave in reversed(waves(versions, self._loads.needs)):
             timeout = max(deadline - loop.time(), 0)
-            await asyncio.gather(*(version.stop(timeout) for version in versions if version.config.name in wave))
+            await asyncio.gather(*(version.stop(timeout) for name in wave for version in versions[name]))
         await self._loads.wait_unloaded()

@@ -11,7 +11,7 @@ from typing import Any
 
 from naiad.config import model_config_pb2 as pb
 from naiad.config.model import freeze_version_policy
-from naiad.engine.ensemble_check import checked_ensemble, make_ensemble, needed_models
+from naiad.engine.ensemble_check import checked_ensemble, find_members, make_ensemble, needed_models
 from naiad.engine.loading import Loader
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
@@ -28,10 +28,10 @@ logger = logging.getLogger("naiad.engine")
 
 
 class ModelLoads:
-    """Brings versions of models into the registry and takes them out.
+    """Brings versions of models into the registry and takes them out; models are known by their keys.
 
     Attributes:
-        ensembles: Where each ensemble that was loaded came from, by name.
+        ensembles: Where each ensemble that was loaded came from.
         needs: What each of them needs.
     """
 
@@ -82,7 +82,7 @@ class ModelLoads:
         record.become(ModelState.UNLOADING)
         self._registry.changed(name)  # before anything stops: no request may find it any more
         record.leaving = loaded
-        self._in_background(name, self._unload(record, loaded))
+        self._in_background(name, self._unload(name, record, loaded))
 
     def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -96,61 +96,62 @@ class ModelLoads:
             self._cache.forget(version.number)
         self._sources.pop(version.number, None)
 
-    async def _unload(self, record: VersionRecord, loaded: ServedVersion) -> None:
+    async def _unload(self, key: str, record: VersionRecord, loaded: ServedVersion) -> None:
         await self._end(loaded)
         if record.leaving is loaded and record.state is ModelState.UNLOADING:  # else it was loaded again meanwhile
             record.become(ModelState.UNAVAILABLE, UNLOADED)
-        logger.info("successfully unloaded '%s' version %d", loaded.config.name, loaded.version)
+        logger.info("successfully unloaded '%s' version %d", key, loaded.version)
 
     async def load(self, source: ModelSource, *, is_nested: bool = False) -> None:
         """Load the versions that the policy names; raise if one fails, leaving what served before."""
-        files = source.files
-        model = self._registry.record(files.name)
+        key = source.files.key
+        model = self._registry.record(key)
         async with contextlib.nullcontext() if is_nested else self._slots:
             message, numbers = await self._prepare(source, model)
             model.reason = ""
             failures = []
             for number in numbers:
                 try:
+                    if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
+                        continue
                     record = model.versions.setdefault(number, VersionRecord())
                     await self._load_version(record, source, message, number)
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
                 for number in set(model.versions) - set(numbers):  # loaded once, and no longer asked for
-                    self._begin_unload(files.name, model.versions[number])
+                    self._begin_unload(key, model.versions[number])
         if failures:
             reasons = "".join(
                 f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
                 for number, error in failures
             )
-            raise InvalidRequestError(f"load failed for model '{files.name}': {reasons}")
+            raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
         """The configuration of a model and the versions to load."""
-        files = source.files
+        files, key = source.files, source.files.key
         try:
             message = await asyncio.to_thread(self.read_config, source)
             policy = freeze_version_policy(message.version_policy)
             numbers = versions_to_load(policy, available_versions(files), files.name)
         except NaiadError as error:
             model.reason = error.message
-            logger.error("failed to load '%s': %s", files.name, error.message)  # noqa: TRY400 - the user's error
-            raise ConfigError(f"failed to load '{files.name}': {error.message}", code=error.code) from error
+            logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the user's error
+            raise ConfigError(f"failed to load '{key}': {error.message}", code=error.code) from error
         if not message.HasField("ensemble_scheduling"):
-            self.ensembles.pop(files.name, None)
-            self.needs.pop(files.name, None)
+            self.ensembles.pop(key, None)
+            self.needs.pop(key, None)
             return message, numbers
-        self.ensembles[files.name] = source
-        self.needs[files.name] = needed_models(message)
+        self.ensembles[key] = source
+        find_members(message, files.namespace, self._registry.keys_of)
+        self.needs[key] = needed_models(message)
         try:
-            return checked_ensemble(message, self._registry, self.needs), numbers
+            return checked_ensemble(message, key, self._registry, self.needs), numbers
         except NaiadError as error:
             model.reason = error.message
             logger.error("%s", error.message)  # noqa: TRY400 - likewise
-            raise InvalidRequestError(
-                f"load failed for model '{files.name}': {error.message}\n", code=error.code
-            ) from error
+            raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
     async def _load_version(
         self, record: VersionRecord, source: ModelSource, message: pb.ModelConfig, number: int
@@ -159,12 +160,12 @@ class ModelLoads:
         if before is None:
             record.become(ModelState.LOADING)
         started = time.monotonic()
-        logger.info("loading: %s:%d", files.name, number)
+        logger.info("loading: %s:%d", files.key, number)
         try:
             loaded = await self._try_to_load(files, message, number)
         except NaiadError as error:
             reason = f"{error.code.value}: {error.message}"
-            logger.error("failed to load '%s' version %d: %s", files.name, number, reason)  # noqa: TRY400 - likewise
+            logger.error("failed to load '%s' version %d: %s", files.key, number, reason)  # noqa: TRY400 - likewise
             if isinstance(error, ModelError) and error.traceback_text:
                 logger.error("%s", error.traceback_text)  # noqa: TRY400 - likewise
             if before is None:
@@ -174,7 +175,7 @@ class ModelLoads:
             if before is None:
                 record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
             raise
-        logger.info("successfully loaded '%s' in %.2f s", files.name, time.monotonic() - started)
+        logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
         if self._cache is not None and loaded.config.message.response_cache.enable:
             loaded.keep_responses(self._cache)
         self._registry.by_number[loaded.number] = loaded
@@ -183,8 +184,8 @@ class ModelLoads:
             record.become(ModelState.READY, loaded=loaded)
         else:
             record.loaded = loaded
-            self._in_background(files.name, self._end(before))
-        self._registry.changed(files.name)  # at once: what stops must not be found by a request any more
+            self._in_background(files.key, self._end(before))
+        self._registry.changed(files.key)  # at once: what stops must not be found by a request any more
 
     async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
         if message.HasField("ensemble_scheduling"):
@@ -193,5 +194,5 @@ class ModelLoads:
             try:
                 return await self._loader.load(files, message, number, self._services)
             except NaiadError as error:
-                logger.warning("loading '%s' failed (attempt %d): %s", files.name, attempt + 1, error.message)
+                logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
         return await self._loader.load(files, message, number, self._services)

@@ -5,13 +5,14 @@ Texts: CORE src/model_repository_manager/. A version that was loaded once stays 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from naiad.engine.served import ServedVersion
-from naiad.errors import NotReadyError, UnknownModelError
-from naiad.lifecycle.states import advance
+from naiad.errors import Code, NotReadyError, UnknownModelError
+from naiad.lifecycle.states import UNLOADED, advance
 from naiad.protocol.metadata import IndexEntry, ModelState
+from naiad.repository.layout import ModelFiles
 
 LATEST = -1
 
@@ -45,24 +46,38 @@ class ModelRecord:
     """What is known of one model.
 
     Attributes:
-        name: The model.
+        key: What tells it from all others.
+        namespace: Its namespace; empty unless there are some.
+        name: Its name in that.
         versions: Its versions that were ever asked for.
         reason: Why not even its configuration could be used; such a model has no versions.
     """
 
+    key: str
+    namespace: str
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it was loaded, or tried to be, and not unloaded since."""
+        states = [(record.state, record.reason) for record in self.versions.values()]
+        return bool(self.reason) or any(
+            state is not ModelState.UNLOADING and reason != UNLOADED for state, reason in states
+        )
+
 
 class Registry:
-    """All models by name.
+    """All models by key (see `naiad.repository.layout.model_key`), which is the name where there are no namespaces.
 
     Attributes:
+        is_namespaced: Whether models of one name may be told apart by their namespaces.
         by_number: Versions that serve or still finish their requests, by `ServedVersion.number`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_namespaced: bool = False) -> None:
+        self.is_namespaced = is_namespaced
         self.by_number: dict[int, ServedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], ServedVersion] = {}
@@ -70,23 +85,43 @@ class Registry:
     def __iter__(self) -> Iterator[ModelRecord]:
         return iter(self._models.values())
 
-    def record(self, name: str) -> ModelRecord:
+    def record(self, key: str) -> ModelRecord:
         """The record of a model, made if there is none."""
-        return self._models.setdefault(name, ModelRecord(name))
+        if key not in self._models:
+            namespace, _, name = key.rpartition("::") if self.is_namespaced else ("", "", key)
+            self._models[key] = ModelRecord(key, namespace, name)
+            self.changed(key)
+        return self._models[key]
 
-    def known(self, name: str) -> ModelRecord | None:
+    def known(self, key: str) -> ModelRecord | None:
         """The record of a model, if there is one."""
-        return self._models.get(name)
+        return self._models.get(key)
 
-    def is_serving(self, name: str) -> bool:
-        """Whether any version of *name* serves."""
-        model = self._models.get(name)
+    def keys_of(self, name: str) -> list[str]:
+        """The keys of all models of that name that were loaded, or tried to be, and not unloaded since."""
+        if not self.is_namespaced:
+            return [name] if name in self._models else []
+        return sorted(model.key for model in self._models.values() if model.name == name and model.is_wanted)
+
+    def is_serving(self, key: str) -> bool:
+        """Whether any version of *key* serves."""
+        model = self._models.get(key)
         return model is not None and any(record.loaded is not None for record in model.versions.values())
 
-    def changed(self, name: str) -> None:
-        """Versions of *name* came or went: look requests for it up anew."""
-        for key in [key for key in self._ready if key[0] == name]:
-            del self._ready[key]
+    def forget_failures(self, key: str) -> None:
+        """A model is in no repository any more: why it could not be loaded is of no interest."""
+        model = self._models.get(key)
+        if model is not None:
+            model.reason = ""
+            for number, record in list(model.versions.items()):
+                if record.state is ModelState.UNAVAILABLE and record.reason != UNLOADED:
+                    del model.versions[number]
+
+    def changed(self, key: str) -> None:
+        """Versions of *key* came or went: look requests for it up anew."""
+        names = {key, self._models[key].name} if key in self._models else {key}
+        for asked in [asked for asked in self._ready if asked[0] in names]:
+            del self._ready[asked]
 
     def ready_versions(self) -> Iterator[ServedVersion]:
         """Every version that serves."""
@@ -116,10 +151,18 @@ class Registry:
         model = self._known(name)
         return sorted(number for number, record in model.versions.items() if record.loaded is not None)
 
-    def index(self, *, ready_only: bool) -> list[IndexEntry]:
-        """The repository index."""
+    def index(self, *, ready_only: bool, stored: Collection[ModelFiles] = ()) -> list[IndexEntry]:
+        """The repository index.
+
+        Args:
+            ready_only: Leave out what does not serve.
+            stored: What repositories hold: listed also where it was never loaded.
+        """
         entries = []
-        for model in sorted(self._models.values(), key=lambda model: model.name):
+        models = dict(self._models)
+        for files in stored:
+            models.setdefault(files.key, ModelRecord(files.key, files.namespace, files.name))
+        for model in sorted(models.values(), key=lambda model: (model.namespace, model.name)):
             if model.reason and not ready_only:
                 entries.append(IndexEntry(name=model.name, state=ModelState.UNAVAILABLE, reason=model.reason))
             elif not model.versions and not ready_only:
@@ -138,12 +181,26 @@ class Registry:
 
     def _known(self, name: str) -> ModelRecord:
         model = self._models.get(name)
-        if model is None:
+        if model is not None:
+            return model
+        if not self.is_namespaced:
             raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
-        return model
+        keys = self.keys_of(name)
+        if len(keys) > 1:
+            raise UnknownModelError(
+                f"There are {len(keys)} identifiers of model '{name}' in global map, model namespace must be provided "
+                "to resolve ambiguity.",
+                code=Code.INVALID_ARG,
+            )
+        if keys:
+            return self._models[keys[0]]
+        if any(model.name == name for model in self._models.values()):
+            raise UnknownModelError(f"Identifier of model '{name}' is not found in global map")
+        raise UnknownModelError(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARG)
 
     def _find(self, name: str, version: int) -> ServedVersion:
         model = self._known(name)
+        name = model.key
         if version != LATEST:
             record = model.versions.get(version)
             if record is None:
@@ -151,7 +208,7 @@ class Registry:
             if record.loaded is None:
                 raise NotReadyError(f"Request for unknown model: '{name}' version {version} is not at ready state")
             return record.loaded
-        serving = self.versions(name)
+        serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
         if not serving:
             raise UnknownModelError(f"Request for unknown model: '{name}' has no available versions")
         loaded = model.versions[serving[-1]].loaded

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+
+from naiad.repository.repositories import Repositories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,9 +13,10 @@ class EngineSettings:
 
     Attributes:
         server_id: The server's name.
-        repositories: Model repositories in order.
+        repositories: Model repositories.
         is_explicit: Whether models are loaded and unloaded on request only.
-        startup_models: With that, the models to load at the start; `("*",)` is all.
+        poll_seconds: How often the repositories are looked at for changes; None for never.
+        startup_models: With `is_explicit`, the models to load at the start; `("*",)` is all.
         strict_config: Whether a configuration must be complete (--disable-auto-complete-config).
         strict_readiness: Whether the server is ready only if all its models are.
         config_name: Preferred configuration under `configs/`.
@@ -25,8 +27,9 @@ class EngineSettings:
     """
 
     server_id: str = "triton"
-    repositories: tuple[Path, ...] = ()
+    repositories: Repositories = field(default_factory=Repositories)
     is_explicit: bool = False
+    poll_seconds: int | None = None
     startup_models: tuple[str, ...] = ()
     strict_config: bool = False
     strict_readiness: bool = True

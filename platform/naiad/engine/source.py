@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from naiad.config import model_config_pb2 as pb
 from naiad.errors import Code, NaiadError
-from naiad.repository.layout import ModelFiles, scan
+from naiad.repository.layout import ModelFiles, models_named
 from naiad.repository.override import LoadOverride, ModelDirectory, check_model_name, parse_override
 from naiad.repository.read import read_config
+from naiad.repository.repositories import Repositories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,13 @@ class ModelSource:
         files: Where it lies.
         override: A configuration in place of that in its files.
         directory: Keeps files that a request brought along, for as long as a version loaded from them serves.
+        kept: Versions to leave as they are, where they serve: their files have not changed.
     """
 
     files: ModelFiles
     override: LoadOverride | None = None
     directory: ModelDirectory | None = None
+    kept: frozenset[int] = frozenset()
 
     def read_config(self, *, strict: bool, config_name: str) -> pb.ModelConfig:
         """Its configuration, filled in, normalised and checked; blocks.
@@ -38,10 +40,10 @@ class ModelSource:
         return read_config(self.files, strict=strict, config_name=config_name)
 
 
-def find_source(
-    name: str, parameters: Mapping[str, str | bytes], repositories: Sequence[Path], *, strict: bool
-) -> ModelSource:
-    """Where the model that a load request names comes from; blocks.
+def find_sources(
+    name: str, parameters: Mapping[str, str | bytes], repositories: Repositories, *, strict: bool
+) -> list[ModelSource]:
+    """Where the models that a load request names come from: one, or one of each namespace; blocks.
 
     A configuration that comes with the request is checked here, before anything is noted of the model: a bad request
     must not make what serves count as broken.
@@ -53,15 +55,18 @@ def find_source(
         check_model_name(name)
         override = parse_override(name, parameters)
         directory = override.make_directory() if override is not None and override.contents else None
-        files = directory.files if directory is not None else scan(repositories).models.get(name)
-        if override is not None and files is not None:
+        found = [directory.files] if directory is not None else models_named(name, repositories.scan().models)
+        for files in found:
+            if override is None:
+                break
+            repositories.fetch(files)
             override.prepared_config(files, strict=strict)
     except NaiadError as error:
         raise not_found(name, error.message) from error
-    if files is None:
-        looked = ", ".join(f"'{repository}'" for repository in repositories)
+    if not found:
+        looked = ", ".join(f"'{repository}'" for repository in repositories.given)
         raise not_found(name, f"looked in {looked}")
-    return ModelSource(files=files, override=override, directory=directory)
+    return [ModelSource(files=files, override=override, directory=directory) for files in found]
 
 
 def not_found(name: str, why: str) -> NaiadError:

@@ -16,6 +16,10 @@ __all__ = [
     "ModelFiles",
     "RepositoryScan",
     "available_versions",
+    "combine",
+    "model_directories",
+    "model_key",
+    "models_named",
     "scan",
     "subdirectories",
     "version_number",
@@ -32,19 +36,31 @@ _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
 _LARGEST_VERSION = 2**63 - 1
 
 
+def model_key(namespace: str, name: str) -> str:
+    """How the reference writes a model of a namespace; the name alone for one of none."""
+    return f"{namespace}::{name}" if namespace else name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
     """Where a model lies.
 
     Attributes:
         name: Name of its directory, which is its own name.
-        repository: The repository that holds it, as it was given.
+        repository: The repository that holds it.
         directory: Its directory.
+        namespace: Its repository as it was given, where repositories are namespaces; else empty.
     """
 
     name: str
     repository: Path
     directory: Path
+    namespace: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others: its name, in a namespace."""
+        return model_key(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +68,8 @@ class RepositoryScan:
     """What the repositories hold.
 
     Attributes:
-        models: Models by name, in the order of names.
-        duplicates: Names found in more than one repository, with the places; none of them is in `models`.
+        models: Models by key, in its order.
+        duplicates: Keys found in more than one repository, with the places; none of them is in `models`.
     """
 
     models: Mapping[str, ModelFiles]
@@ -61,25 +77,39 @@ class RepositoryScan:
 
 
 def scan(repositories: Sequence[Path]) -> RepositoryScan:
-    """List the models of some repositories: every directory is one, but for hidden ones.
+    """List the models of some folders: every directory is one, but for hidden ones.
 
     The reference takes `.git` and the like for models too, cannot load them and gives up at start-up.
 
     Raises:
         RepositoryError: If a repository is not a directory.
     """
-    places: dict[str, list[ModelFiles]] = {}
-    # One repository named twice is one repository.
-    for repository in dict.fromkeys(repositories):
-        for directory in _model_directories(repository):
-            files = ModelFiles(name=directory.name, repository=repository, directory=directory)
-            places.setdefault(files.name, []).append(files)
-    for name in sorted(name for name, found in places.items() if len(found) > 1):
-        _log.error("failed to poll model '%s': not unique across all model repositories", name)
-    return RepositoryScan(
-        models={name: found[0] for name, found in sorted(places.items()) if len(found) == 1},
-        duplicates={name: tuple(found) for name, found in sorted(places.items()) if len(found) > 1},
+    return combine(
+        # One repository named twice is one repository.
+        ModelFiles(name=directory.name, repository=repository, directory=directory)
+        for repository in dict.fromkeys(repositories)
+        for directory in model_directories(repository)
     )
+
+
+def combine(found: Iterable[ModelFiles]) -> RepositoryScan:
+    """What repositories hold together; what two of them hold is no model, and is logged."""
+    places: dict[str, list[ModelFiles]] = {}
+    for files in found:
+        places.setdefault(files.key, []).append(files)
+    for key in sorted(key for key, several in places.items() if len(several) > 1):
+        _log.error("failed to poll model '%s': not unique across all model repositories", key)
+    return RepositoryScan(
+        models={key: several[0] for key, several in sorted(places.items()) if len(several) == 1},
+        duplicates={key: tuple(several) for key, several in sorted(places.items()) if len(several) > 1},
+    )
+
+
+def models_named(name: str, models: Mapping[str, ModelFiles]) -> list[ModelFiles]:
+    """Those of *models*, which are by key, that have a name; or the one of a key."""
+    if name in models:
+        return [models[name]]
+    return [files for files in models.values() if files.namespace and files.name == name]
 
 
 def subdirectories(directory: Path) -> list[Path]:
@@ -138,7 +168,12 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
     return chosen
 
 
-def _model_directories(repository: Path) -> list[Path]:
+def model_directories(repository: Path) -> list[Path]:
+    """The directories of models in a repository, by name.
+
+    Raises:
+        RepositoryError: If it is not a directory.
+    """
     if not repository.is_dir():
         raise RepositoryError(f"repository path is not a valid directory: {repository}")
     try:

@@ -32,7 +32,7 @@ EXTRAS = {
 class Filesystem(Protocol):
     """What we use of fsspec's file systems; all calls block."""
 
-    def find(self, path: str, *, detail: bool) -> dict[str, dict[str, Any]]:
+    def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]:
         """All files below *path* with what is known about each."""
 
     def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - fsspec's
