@@ -25,12 +25,14 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
+from naiad.frontends.http.listener import HttpListener
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families
 from naiad.frontends.metrics.collect import Collector, pending_requests
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
 from naiad.lifecycle.restart import RestartPolicy
@@ -87,7 +89,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         tracer = Tracer(options.trace)
         stack.callback(tracer.close)
         regions = ClientRegions(is_allowed=options.allow_client_shm)
-        extensions = Extensions(regions=regions, log=log, tracer=tracer)
+        extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
         await _start_frontends(engine, options, extensions, stack)
         _settle_memory()
         await stopping.wait()
@@ -191,6 +193,7 @@ async def _start_frontends(
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
         logger.info("Started GRPCInferenceService at %s:%d", options.grpc_address, port)
+    openai = _openai_api(engine, options, extensions)
     if options.allow_http:
         http = HttpFrontend(
             engine,
@@ -202,15 +205,42 @@ async def _start_frontends(
             extensions=extensions,
             access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
             tls=options.http_tls,
+            further=openai.handle_further if openai is not None and options.openai_shares_http else None,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)
         logger.info("Started HTTPService at %s:%d", options.http_address, port)
+    if openai is not None and options.openai is not None and not options.openai_shares_http:
+        listener = HttpListener(
+            openai.handle,
+            engine.cancel,
+            address=options.openai.address,
+            port=options.openai.port,
+            advice="choose another --openai-port or --openai-address",
+            limits=Limits(header_bytes=options.max_header_bytes),
+            tls=options.http_tls,
+        )
+        port = await listener.start()
+        stack.push_async_callback(listener.stop, grace)
+        logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
     if options.allow_metrics:
         metrics = metrics_frontend(engine, options)
         port = await metrics.start()
         stack.push_async_callback(metrics.stop)
         logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
+
+
+def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:
+    given = options.openai
+    if given is None:
+        return None
+    settings = OpenAiSettings(
+        keys=given.keys,
+        default_tokens=given.default_tokens,
+        lora_separator=given.lora_separator,
+        max_json=options.http_max_input_size,
+    )
+    return OpenAiApi(engine, extensions.tracer, settings)
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -133,6 +133,13 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0),
         Flag("grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True),
     ),
+    "OpenAI's API": (
+        Flag("openai-port", _INT, "", "Serve /v1 here; may be --http-port.", low=0, high=65535, own=True),
+        Flag("openai-address", _TEXT, "", "Address to listen on; that of HTTP unless given.", own=True),
+        Flag("openai-api-keys-file", _TEXT, "", "Keys, one a line; also $NAIAD_OPENAI_API_KEYS.", own=True),
+        Flag("openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True),
+        Flag("openai-lora-separator", _TEXT, "", "What divides model from adapter in names.", own=True),
+    ),
     "Metrics": (
         Flag("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus."),
         Flag("metrics-address", _TEXT, "", "Address to listen on; that of HTTP unless given."),

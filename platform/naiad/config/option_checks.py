@@ -43,12 +43,14 @@ def check_options(options: ServerOptions) -> None:
 
 
 def _check_ports(options: ServerOptions) -> None:
+    openai = None if options.openai_shares_http else options.openai
     services = [
         (name, address, port)
         for allowed, name, address, port in (
             (options.allow_http, "HTTP", options.http_address, options.http_port),
             (options.allow_grpc, "GRPC", options.grpc_address, options.grpc_port),
             (options.allow_metrics, "metrics", options.metrics_address, options.metrics_port),
+            (openai is not None, "OpenAI", *((openai.address, openai.port) if openai else ("", 0))),
         )
         # Port 0 is any free port, another one for each service.
         if allowed and port

@@ -20,6 +20,7 @@ from naiad.config.flag import Flag, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
+from naiad.config.openai_options import parse_openai_options
 from naiad.config.option_checks import check_exclusions, check_options
 from naiad.config.rate_options import parse_resource_limits
 from naiad.config.restrictions import parse_pattern, parse_restrictions
@@ -112,6 +113,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         resource_limits=parse_resource_limits(given),
         response_cache_size=parse_cache_size(given),
         trace=parse_trace_options(given, environ),
+        openai=parse_openai_options(given, environ),
         allow_metrics=given.switch("allow-metrics"),
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),

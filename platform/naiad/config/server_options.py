@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
+from naiad.config.openai_options import OpenAiOptions
 from naiad.config.rate_options import ResourceLimit
 from naiad.config.restrictions import Restrictions
 from naiad.config.tls import TlsFiles
@@ -49,6 +50,7 @@ class ServerOptions:
         env_directories: `--env-directory`, in order.
         trace: `--trace-config` and the flags it replaces.
         response_cache_size: Bytes of `--cache-config=local,size=`; 0 for no cache.
+        openai: The flags of OpenAI's API; None unless `--openai-port` is given.
         resource_limits: `--rate-limit-resource`; None unless `--rate-limit=execution_count`.
         http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
         http_forward: `--http-header-forward-pattern`; `grpc_forward` likewise.
@@ -100,6 +102,7 @@ class ServerOptions:
     resource_limits: tuple[ResourceLimit, ...] | None = None
     response_cache_size: int = 0
     trace: TraceOptions = field(default_factory=TraceOptions)
+    openai: OpenAiOptions | None = None
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104
     metrics_port: int = 8002
@@ -123,6 +126,12 @@ class ServerOptions:
     given: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def openai_shares_http(self) -> bool:
+        """Whether OpenAI's API is served on the port of HTTP."""
+        place = (self.http_address, self.http_port)
+        return self.openai is not None and self.allow_http and (self.openai.address, self.openai.port) == place
 
     @property
     def guest_store(self) -> Path:

@@ -39,6 +39,7 @@ class Answering(Exchange):
         self._transport: asyncio.Transport | None = None
         self._current: Request | None = None
         self._ticket = -1
+        self._further_tickets: list[int] = []
         self._resume: Callable[[], None] | None = None
         self._ahead: deque[Request] = deque()
         self._is_paused = False
@@ -62,8 +63,12 @@ class Answering(Exchange):
 
     def on_disconnect(self, ticket: int) -> None:
         """Cancel *ticket* should the client go away before its answer."""
-        if self._current is not None:
+        if self._current is None:
+            return
+        if self._ticket < 0:
             self._ticket = ticket
+        else:
+            self._further_tickets.append(ticket)
 
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Call *resume* when the client reads again, or will never."""
@@ -79,6 +84,8 @@ class Answering(Exchange):
         current, self._current = self._current, None
         self._ticket = -1
         self._resume = None
+        if self._further_tickets:
+            self._further_tickets.clear()
         transport = self._transport
         if transport is None or current is None:
             return
@@ -116,7 +123,8 @@ class Answering(Exchange):
         self._ahead.clear()
         self._is_blocked = False
         if self._current is not None and self._ticket >= 0:
-            self._cancel(self._ticket)
+            for ticket in (self._ticket, *self._further_tickets):
+                self._cancel(ticket)
         if self._resume is not None:
             self._resume()  # parts that waited go nowhere, but they do go
 

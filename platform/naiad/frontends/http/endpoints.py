@@ -41,9 +41,17 @@ class Endpoints:
     """Answers requests by asking the engine."""
 
     def __init__(
-        self, engine: EngineDoor, extensions: Extensions, access: Access, *, max_json: int, max_body: int
+        self,
+        engine: EngineDoor,
+        extensions: Extensions,
+        access: Access,
+        *,
+        max_json: int,
+        max_body: int,
+        further: Callable[[Exchange], bool] | None = None,
     ) -> None:
         self._engine = engine
+        self._further = further
         self._extensions = extensions
         self._tracer = extensions.tracer
         self._guarded = guarded_endpoints(access.restrictions)
@@ -52,7 +60,7 @@ class Endpoints:
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
         self._patterns: dict[tuple[str, int], InferPatterns] = {}
-        self._generate = Generate(engine, extensions.tracer, max_json=max_json)
+        self._generate = Generate(engine, extensions, max_json=max_json)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
@@ -81,7 +89,7 @@ class Endpoints:
         request = exchange.request
         route = self._route(request.path)
         if route is None:
-            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
+            self._handle_further(exchange)
             return
         if self._guarded:
             header = missing_header(self._guarded, route.endpoint, request.headers)
@@ -105,6 +113,11 @@ class Endpoints:
             exchange.respond(error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n"))
         except NaiadError as problem:
             exchange.respond(error(problem))
+
+    def _handle_further(self, exchange: Exchange) -> None:
+        """Answer a request for a path that is none of KServe's."""
+        if self._further is None or not self._further(exchange):
+            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
 
     def _route(self, path: bytes) -> Route | None:
         try:

@@ -64,7 +64,7 @@ class Exchange(Protocol):
         """Remember whom to tell, until the exchange ends, that it is not blocked any more, or that the client left."""
 
     def on_disconnect(self, ticket: int) -> None:
-        """Remember what to cancel should the client go away before the answer."""
+        """Remember what to cancel should the client go away before the answer; each call adds to it."""
 
 
 def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, extra: bytes = b"") -> list[Buffer]:
@@ -88,11 +88,11 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     return [head, *body]
 
 
-def stream_head(status: int, content_type: bytes, *, is_chunked: bool) -> bytes:
+def stream_head(status: int, content_type: bytes, extra: bytes = b"", *, is_chunked: bool) -> bytes:
     """Status line and headers of a response in parts: chunks, or all that comes until the connection ends."""
     framing = b"Transfer-Encoding: chunked" if is_chunked else b"Connection: close"
     reason = _REASONS.get(status, b"Unknown")
-    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b\r\n\r\n" % (status, reason, content_type, framing)
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%b\r\n\r\n" % (status, reason, content_type, extra, framing)
 
 
 def json_response(value: object, status: int = 200) -> list[Buffer]:

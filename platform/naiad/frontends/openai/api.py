@@ -1,0 +1,224 @@
+"""The endpoints under `/v1`: what each answers, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import NaiadError
+from naiad.frontends.http.heads import propagated
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response
+from naiad.frontends.http.sse import TakenCount
+from naiad.frontends.openai import fields
+from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
+from naiad.frontends.openai.embeddings import EmbeddingSink, embedding_request, read_embedding
+from naiad.frontends.openai.errors import (
+    NOT_ALLOWED,
+    NOT_FOUND,
+    SERVER_ERROR,
+    UNAUTHORIZED,
+    ApiError,
+    of,
+    unknown_model,
+)
+from naiad.frontends.openai.questions import Question, read_chat, read_completion
+from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_text
+from naiad.frontends.tracing import Tracer
+from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.metadata import ModelMetadata
+
+logger = logging.getLogger("naiad.openai")
+
+PREFIX = b"/v1/"
+_MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiSettings:
+    """How the API is served.
+
+    Attributes:
+        keys: Keys of which a client has to show one; none: anyone may ask.
+        default_tokens: Tokens of an answer whose request does not say; None for 16 in completions, and as many as the
+            context holds in chats.
+        lora_separator: What stands between a model's name and that of its adapter; "" for no such names.
+        max_json: Longest request in bytes.
+    """
+
+    keys: tuple[str, ...] = ()
+    default_tokens: int | None = None
+    lora_separator: str = ""
+    max_json: int = 64 << 20
+
+
+class OpenAiApi:
+    """Answers OpenAI's requests by asking the engine for text."""
+
+    def __init__(self, engine: EngineDoor, tracer: Tracer, settings: OpenAiSettings) -> None:
+        self._engine = engine
+        self._tracer = tracer
+        self._settings = settings
+        self._keys = [key.encode() for key in settings.keys]
+        self._created = int(time.time())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._posts: dict[str, Callable[[Exchange], None]] = {
+            "/v1/chat/completions": lambda exchange: self._write(exchange, read_chat),
+            "/v1/completions": lambda exchange: self._write(exchange, read_completion),
+            "/v1/embeddings": self._embed,
+        }
+
+    def handle_further(self, exchange: Exchange) -> bool:
+        """Answer one request on a port that serves other paths as well; False if it is for none of these."""
+        if not exchange.request.path.startswith(PREFIX):
+            return False
+        self.handle(exchange)
+        return True
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+        path = exchange.request.path.decode("latin-1")
+        try:
+            self._check_key(exchange)
+            self._route(exchange, path)
+        except ApiError as error:
+            exchange.respond(error.response())
+
+    def _route(self, exchange: Exchange, path: str) -> None:
+        method = exchange.request.method
+        found = _MODEL.fullmatch(path)
+        if path in self._posts:
+            _expect(method, "POST")
+            self._posts[path](exchange)
+        elif path == "/v1/models":
+            _expect(method, "GET")
+            exchange.respond(json_response({"object": "list", "data": self._models()}))
+        elif found is not None and found[2]:
+            _expect(method, "POST")
+            self._later(exchange, self._control(exchange, unquote(found[1]), found[2]))
+        elif found is not None:
+            _expect(method, "GET")
+            exchange.respond(json_response(self._model(unquote(found[1]))))
+        else:
+            raise ApiError(f"Invalid URL ({method} {path})", status=NOT_FOUND)
+
+    def _check_key(self, exchange: Exchange) -> None:
+        if not self._keys:
+            return
+        given = exchange.request.headers.get(b"authorization", b"")
+        scheme, _, key = given.partition(b" ")
+        key = key.strip()
+        # Each is compared, and in constant time: how long it takes tells nothing of them.
+        if scheme.lower() != b"bearer" or sum(hmac.compare_digest(key, known) for known in self._keys) == 0:
+            what = "Incorrect API key provided" if key else "You didn't provide an API key"
+            raise ApiError(
+                f"{what}; send one that the server was started with as 'Authorization: Bearer KEY'",
+                status=UNAUTHORIZED,
+                code="invalid_api_key",
+            )
+
+    # -- models -------------------------------------------------------------------------------------------------
+
+    def _models(self) -> list[dict[str, Any]]:
+        names = sorted({entry.name for entry in self._engine.repository_index(ready_only=True)})
+        return [self._model_document(name) for name in names if self._is_served(name)]
+
+    def _is_served(self, name: str) -> bool:
+        try:
+            metadata = self._engine.model_metadata(name)
+        except NaiadError:
+            return False  # unloaded just now
+        return writes_text(metadata) or makes_vectors(metadata)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        if not self._is_served(name):
+            raise unknown_model(name)
+        return self._model_document(name)
+
+    def _model_document(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
+
+    async def _control(self, exchange: Exchange, name: str, action: str) -> None:
+        try:
+            if action == "load":
+                await self._engine.load(name, {})
+                exchange.respond(json_response(self._model_document(name)))
+            else:
+                await self._engine.unload(name)
+                exchange.respond(json_response({"status": "success", "model": name}))
+        except NaiadError as problem:
+            exchange.respond(of(problem, name).response())
+
+    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception:
+                logger.exception("cannot answer %r", exchange.request.path)
+                exchange.respond(ApiError(INTERNAL_ERROR, status=SERVER_ERROR).response())
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- text and vectors ---------------------------------------------------------------------------------------
+
+    def _write(self, exchange: Exchange, read: Callable[[dict[str, Any], int | None], Question]) -> None:
+        question = read(fields.parse(exchange.request.body, self._settings.max_json), self._settings.default_tokens)
+        metadata, lora = self._metadata(question.model)
+        inferences = list(requests_for(question, metadata, lora))
+        kind: type[Answer] = StreamedAnswer if question.stream else WholeAnswer
+        answer = kind(exchange, question, self._engine.cancel)
+        for number, inference in enumerate(inferences):
+            taken = TakenCount(self._engine.taken)
+            try:
+                ticket = self._submit(exchange, inference, PromptSink(answer, number, taken))
+            except NaiadError as problem:
+                answer.refuse(of(problem, question.model))
+                return
+            answer.submitted(ticket)
+            taken.submitted(ticket)
+
+    def _embed(self, exchange: Exchange) -> None:
+        given = read_embedding(fields.parse(exchange.request.body, self._settings.max_json))
+        metadata, _ = self._metadata(given["model"])
+        inference = embedding_request(given, metadata)
+        taken = TakenCount(self._engine.taken)
+        sink = EmbeddingSink(exchange, given, taken.add)
+        try:
+            ticket = self._submit(exchange, inference, sink)
+        except NaiadError as problem:
+            raise of(problem, given["model"]) from problem
+        exchange.on_disconnect(ticket)
+        taken.submitted(ticket)
+
+    def _submit(self, exchange: Exchange, inference: InferRequest, sink: Sink) -> int:
+        if self._tracer.is_on:
+            return self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(exchange.request.headers))
+        return self._engine.submit(inference, sink)
+
+    def _metadata(self, name: str) -> tuple[ModelMetadata, str]:
+        """What the model of this name takes, and the adapter that the name asks for."""
+        separator = self._settings.lora_separator
+        try:
+            return self._engine.model_metadata(name), ""
+        except NaiadError as problem:
+            parts = name.split(separator) if separator else []
+            if len(parts) != 2:  # noqa: PLR2004 - a model and an adapter
+                raise of(problem, name) from problem
+        try:
+            return self._engine.model_metadata(parts[0]), parts[1]
+        except NaiadError as problem:
+            raise of(problem, name) from problem
+
+
+def _expect(method: str, expected: str) -> None:
+    if method != expected:
+        raise ApiError(f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed")

@@ -1,0 +1,125 @@
+"""`/v1/embeddings`: texts in, vectors out."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from naiad.frontends.http.messages import Exchange, json_response
+from naiad.frontends.openai import fields
+from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
+from naiad.frontends.openai.fields import ANYTHING, TEXT, Rule
+from naiad.frontends.openai.tensors import EMBEDDING_REQUEST, infer_request, makes_vectors, strings, total
+from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.metadata import ModelMetadata
+
+_RULES: dict[str, Rule] = {
+    "model": TEXT,
+    "input": ANYTHING,
+    "dimensions": Rule("an integer", 1),
+    "encoding_format": TEXT,
+    "user": TEXT,
+}
+
+
+def read_embedding(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request for embeddings.
+
+    Raises:
+        ApiError: If it cannot be understood.
+    """
+    given = fields.checked(document, _RULES, ("model", "input"))
+    if given.get("encoding_format", "float") not in {"float", "base64"}:
+        raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
+    if not _is_input(given["input"]):
+        raise ApiError(
+            "`input` must be a non-empty string, an array of such strings, an array of token ids or an array of such "
+            "arrays",
+            param="input",
+        )
+    return given
+
+
+def _is_input(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    if not isinstance(value, list) or not value:
+        return False
+    if all(isinstance(item, list) for item in value):
+        return all(_are_tokens(item) for item in value)
+    return all(isinstance(item, str) and item for item in value) or _are_tokens(value)
+
+
+def _are_tokens(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
+
+
+def embedding_request(given: Mapping[str, Any], metadata: ModelMetadata) -> InferRequest:
+    """The inference for it.
+
+    Raises:
+        ApiError: If the model makes no embeddings.
+    """
+    if not makes_vectors(metadata):
+        raise ApiError(
+            f"The model `{metadata.name}` makes no embeddings: it has no string input '{EMBEDDING_REQUEST}'",
+            param="model",
+        )
+    wanted: dict[str, Any] = {"input": given["input"]}
+    if "dimensions" in given:
+        wanted["pooling_params"] = {"dimensions": given["dimensions"]}
+    values = {EMBEDDING_REQUEST: orjson.dumps(wanted).decode(), "return_num_input_tokens": True}
+    return infer_request(metadata, values, {})
+
+
+class EmbeddingSink:
+    """Answers with the vectors of one response."""
+
+    __slots__ = ("_exchange", "_is_base64", "_model", "_taken")
+
+    def __init__(self, exchange: Exchange, given: Mapping[str, Any], taken: Callable[[], None]) -> None:
+        self._exchange: Exchange | None = exchange
+        self._model = str(given["model"])
+        self._is_base64 = given.get("encoding_format") == "base64"
+        self._taken = taken
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - Sink
+        """Take the response."""
+        exchange = self._exchange
+        if exchange is None or (response is None and not final):
+            return
+        self._exchange = None
+        self._taken()
+        try:
+            if response is None:
+                raise ApiError("The model ended without an answer", status=SERVER_ERROR)
+            if response.error is not None:
+                raise of(response.error, self._model)
+            exchange.respond(json_response(self._document(response)))
+        except ApiError as error:
+            exchange.respond(error.response())
+
+    def _document(self, response: InferResponse) -> dict[str, Any]:
+        outputs = {output.name: output for output in response.outputs}
+        vectors = [self._vector(text) for text in strings(outputs.get("text_output"))]
+        tokens = total(outputs.get("num_input_tokens")) or 0
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
+            ],
+            "model": self._model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    def _vector(self, text: str) -> object:
+        try:
+            numbers = orjson.loads(text)
+            array = np.array(numbers, "<f4")
+        except ValueError as problem:
+            raise ApiError(f"The model answered with no vector: {problem}", status=SERVER_ERROR) from None
+        return base64.b64encode(array.tobytes()).decode() if self._is_base64 else numbers

@@ -1,0 +1,66 @@
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad.errors import Code, NaiadError, UnknownModelError
+from naiad.frontends.http.messages import json_response
+from naiad.frontends.status import HTTP_STATUS
+from naiad.protocol.inference import Buffer
+
+BAD_REQUEST = 400
+UNAUTHORIZED = 401
+NOT_FOUND = 404
+NOT_ALLOWED = 405
+TOO_LARGE = 413
+SERVER_ERROR = 500
+
+
+class ApiError(Exception):
+    """A request that is refused.
+
+    Attributes:
+        status: HTTP status.
+        message: What is wrong and what to do.
+        param: The field of the request that it is about; None if about none.
+        code: OpenAI's word for it; None where there is none.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = BAD_REQUEST, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def document(self) -> dict[str, Any]:
+        """The body of the response, or of an event."""
+        kind = "invalid_request_error" if self.status < SERVER_ERROR else "server_error"
+        message = self.message.encode("utf-8", "replace").decode()
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> list[Buffer]:
+        """The whole response."""
+        return json_response(self.document(), self.status)
+
+
+def of(problem: NaiadError, model: str) -> ApiError:
+    """What an error of the engine, or of the model itself, means here."""
+    if isinstance(problem, UnknownModelError):
+        return unknown_model(model, problem.message)
+    code = "model_not_ready" if problem.code is Code.UNAVAILABLE else None
+    return ApiError(problem.message, status=HTTP_STATUS[problem.code], code=code)
+
+
+def unknown_model(model: str, reason: str = "") -> ApiError:
+    """There is no such model."""
+    detail = f" ({reason})" if reason else ""
+    return ApiError(
+        f"The model `{model}` does not exist{detail}; GET /v1/models lists those that do",
+        status=NOT_FOUND,
+        param="model",
+        code="model_not_found",
+    )

@@ -1,0 +1,178 @@
+"""Questions as tensors of Triton's vLLM backend, and the answers read from its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import orjson
+
+from naiad.frontends.http.generate_request import deduce_shape
+from naiad.frontends.http.json_tensors import pack_strings, split_strings
+from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
+from naiad.frontends.openai.questions import Question
+from naiad.protocol.datatypes import BY_NAME, NUMPY_TYPES, Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, Parameter
+from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+
+TEXT_INPUT = "text_input"
+TEXT_OUTPUT = "text_output"
+MESSAGES = "messages"
+EMBEDDING_REQUEST = "embedding_request"
+_SAMPLING = "sampling_parameters"
+_UNFINISHED = ("", "None")
+"""What the backend says of a choice that goes on."""
+
+
+def writes_text(metadata: ModelMetadata) -> bool:
+    """Whether a model can be served by this API: text goes in, text comes out."""
+    return _has(metadata.inputs, TEXT_INPUT) and _has(metadata.outputs, TEXT_OUTPUT)
+
+
+def makes_vectors(metadata: ModelMetadata) -> bool:
+    """Whether a model takes requests for embeddings."""
+    return _has(metadata.inputs, EMBEDDING_REQUEST) and _has(metadata.outputs, TEXT_OUTPUT)
+
+
+def _has(tensors: tuple[TensorMetadata, ...], name: str) -> bool:
+    return any(tensor.name == name and tensor.datatype == "BYTES" for tensor in tensors)
+
+
+def requests_for(question: Question, metadata: ModelMetadata, lora: str = "") -> Iterator[InferRequest]:
+    """One inference for each prompt of *question*.
+
+    Inputs that the model does not have are left out: they only say how the answer is to be given. A model without
+    `sampling_parameters` gets those as parameters of the request.
+
+    Raises:
+        ApiError: If the model cannot be asked this.
+    """
+    if not writes_text(metadata):
+        raise ApiError(
+            f"The model `{metadata.name}` writes no text: it needs a string input '{TEXT_INPUT}' and a string output "
+            f"'{TEXT_OUTPUT}'",
+            param="model",
+        )
+    if question.is_chat and not _has(metadata.inputs, MESSAGES):
+        raise ApiError(
+            f"The model `{metadata.name}` takes no conversations: it has no string input '{MESSAGES}'; ask it at "
+            "/v1/completions, or start the server with --openai-chat-template",
+            param="model",
+        )
+    sampling = {**question.sampling, "lora_name": lora} if lora else question.sampling
+    wishes: dict[str, object] = {
+        "stream": question.stream,
+        "exclude_input_in_output": True,  # what is echoed is put before the text here
+        "return_finish_reason": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "return_logprobs": question.alternatives is not None,
+        "return_message": question.is_chat,
+        _SAMPLING: orjson.dumps(sampling).decode(),
+    }
+    prompt_input = MESSAGES if question.is_chat else TEXT_INPUT
+    takes_sampling = _has(metadata.inputs, _SAMPLING)
+    parameters: Mapping[str, Parameter] = {} if takes_sampling else _scalars(sampling)
+    for prompt in question.prompts:
+        yield infer_request(metadata, {prompt_input: prompt, **wishes}, parameters)
+
+
+def infer_request(
+    metadata: ModelMetadata, values: Mapping[str, object], parameters: Mapping[str, Parameter]
+) -> InferRequest:
+    """An inference that gives the inputs *values*, those that the model has."""
+    tensors = [_input(tensor, values[tensor.name]) for tensor in metadata.inputs if tensor.name in values]
+    return InferRequest(metadata.name, -1, tensors, parameters=parameters)
+
+
+def _scalars(sampling: Mapping[str, Any]) -> dict[str, Parameter]:
+    return {name: value for name, value in sampling.items() if isinstance(value, bool | int | float | str)}
+
+
+def _input(tensor: TensorMetadata, value: object) -> InputTensor:
+    shape = deduce_shape(tensor.shape, 1)
+    datatype = BY_NAME[tensor.datatype]
+    if shape is None or prod(shape) != 1 or (datatype is Datatype.BYTES) != isinstance(value, str):
+        raise ApiError(f"Input '{tensor.name}' of the model takes no single {type(value).__name__}", param="model")
+    if isinstance(value, str):
+        return InputTensor(tensor.name, datatype, shape, pack_strings([value])[0])
+    return InputTensor(tensor.name, datatype, shape, np.array([value], NUMPY_TYPES[datatype]).tobytes())
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one choice has grown by.
+
+    Attributes:
+        index: Of the choice among those of its prompt.
+        text: New text.
+        finish_reason: Why the choice ended; None while it goes on.
+        logprobs: For each new token its alternatives by id, as vLLM gives them.
+        message: The same and more, such as calls of tools, as a part of a chat's message; None if the model gave none.
+    """
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    message: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """One response of a model.
+
+    Attributes:
+        pieces: One for each choice.
+        prompt_tokens: Tokens of the prompt; None if the model did not say.
+        tokens: New tokens of all choices; None likewise.
+    """
+
+    pieces: list[Piece]
+    prompt_tokens: int | None
+    tokens: int | None
+
+
+def read_reply(response: InferResponse) -> Reply:
+    """Read what a model answered, not an error.
+
+    Raises:
+        ApiError: If these are not the outputs of such a model.
+    """
+    outputs = {output.name: output for output in response.outputs}
+    if TEXT_OUTPUT not in outputs:
+        raise ApiError(f"The model answered without '{TEXT_OUTPUT}'", status=SERVER_ERROR)
+    texts = strings(outputs[TEXT_OUTPUT])
+    pieces = [Piece(index, text) for index, text in enumerate(texts)]
+    try:
+        for piece, reason in zip(pieces, strings(outputs.get("finish_reason")), strict=False):
+            piece.finish_reason = None if reason in _UNFINISHED else reason
+        for piece, logprobs in zip(pieces, strings(outputs.get("logprobs")), strict=False):
+            piece.logprobs = orjson.loads(logprobs or b"[]") or []
+        for piece, message in zip(pieces, strings(outputs.get("message")), strict=False):
+            piece.message = orjson.loads(message or b"{}")
+    except orjson.JSONDecodeError as problem:
+        raise ApiError(f"The model answered with JSON that is none: {problem}", status=SERVER_ERROR) from None
+    return Reply(pieces, total(outputs.get("num_input_tokens")), total(outputs.get("num_output_tokens")))
+
+
+def strings(output: OutputTensor | None) -> list[str]:
+    """The elements of a string output; none if there is no output."""
+    if output is None:
+        return []
+    if output.datatype is not Datatype.BYTES:
+        raise ApiError(f"The model's output '{output.name}' must be of strings", status=SERVER_ERROR)
+    return [element.decode("utf-8", "replace") for element in split_strings(output.data)]
+
+
+def total(output: OutputTensor | None) -> int | None:
+    """The sum of an integer output; None if there is no output."""
+    if output is None:
+        return None
+    kind = NUMPY_TYPES.get(output.datatype)
+    if kind is None or kind.kind not in "iu":
+        raise ApiError(f"The model's output '{output.name}' must be of integers", status=SERVER_ERROR)
+    return int(np.frombuffer(output.data, kind).sum())
