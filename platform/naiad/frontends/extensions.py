@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from naiad.engine.model_metrics import ModelMetricFamily
 from naiad.frontends.log_settings import Log, NoLog
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
@@ -17,8 +19,10 @@ class Extensions:
         regions: Shared memory of clients.
         log: The server's log.
         tracer: Who decides which requests are traced.
+        model_metrics: The models' own metrics, whenever they are looked at.
     """
 
     regions: ClientRegions = field(default_factory=ClientRegions)
     log: Log = field(default_factory=NoLog)
     tracer: Tracer = field(default_factory=Tracer)
+    model_metrics: Iterable[ModelMetricFamily] = ()

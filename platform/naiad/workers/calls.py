@@ -99,10 +99,7 @@ class CallReader:
         position = wire.CALL_HEAD.size
         blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
         position += 8 * count
-        traced_by = None
-        if flags & wire.CALL_TRACED:
-            (traced_by,) = wire.CALL_TRACE.unpack_from(payload, position)
-            position += wire.CALL_TRACE.size
+        traced_by, position = _read_trace(payload, position, flags)
         request_id = str(payload[position : position + id_size], "utf-8") if id_size else ""
         position += id_size
         if correlation_size != wire.NO_STRING:
@@ -155,6 +152,14 @@ class CallReader:
             self._repeated.clear()
         self._repeated[version, common] = repeated
         return repeated
+
+
+def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, int]:
+    """The key of the request to whose trace a call belongs, and what follows it."""
+    if not flags & wire.CALL_TRACED:
+        return None, position
+    (key,) = wire.CALL_TRACE.unpack_from(payload, position)
+    return key, position + wire.CALL_TRACE.size
 
 
 def write_result(number: int, response: InferResponse | None, final: bool, memory: InstanceMemory) -> bytes:  # noqa: FBT001 - as `Sink.send`

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.http.generate_request import parse_generate
 from naiad.frontends.http.generate_response import OK, generate_response
 from naiad.frontends.http.heads import propagated
+from naiad.frontends.http.load_header import FORMAT_HEADER, HeaderLines, load_header, no_headers
 from naiad.frontends.http.messages import Exchange, error_document, response
 from naiad.frontends.http.routes import Endpoint, Route
 from naiad.frontends.http.sse import EventStream, TakenCount
-from naiad.frontends.tracing import Tracer
 from naiad.protocol.inference import InferResponse, Sink
 
 _NOT_ONE = (
@@ -22,9 +25,10 @@ _NOT_ONE = (
 class Generate:
     """Answers `generate` and `generate_stream`, for decoupled models and others."""
 
-    def __init__(self, engine: EngineDoor, tracer: Tracer, *, max_json: int) -> None:
+    def __init__(self, engine: EngineDoor, extensions: Extensions, *, max_json: int) -> None:
         self._engine = engine
-        self._tracer = tracer
+        self._tracer = extensions.tracer
+        self._metrics = extensions.model_metrics
         self._max_json = max_json
 
     def answer(self, exchange: Exchange, route: Route) -> None:
@@ -40,7 +44,9 @@ class Generate:
         inference = parse_generate(request.body, metadata, route.version, self._max_json)
         taken = TakenCount(self._engine.taken)
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
-        sink: Sink = EventStream(exchange, taken) if is_stream else GenerateSink(exchange, taken)
+        form = request.headers.get(FORMAT_HEADER)
+        headers = no_headers if form is None else partial(load_header, form, self._metrics)
+        sink: Sink = (EventStream if is_stream else GenerateSink)(exchange, taken, headers)
         if self._tracer.is_on:
             ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(request.headers))
         else:
@@ -55,10 +61,11 @@ class GenerateSink:
     Waits for the end, as the reference does, and keeps no more than the first response meanwhile.
     """
 
-    __slots__ = ("_body", "_count", "_exchange", "_status", "_taken")
+    __slots__ = ("_body", "_count", "_exchange", "_headers", "_status", "_taken")
 
-    def __init__(self, exchange: Exchange, taken: TakenCount) -> None:
+    def __init__(self, exchange: Exchange, taken: TakenCount, headers: HeaderLines = no_headers) -> None:
         self._exchange: Exchange | None = exchange
+        self._headers = headers
         self._taken = taken
         self._count = 0
         self._status = OK
@@ -80,4 +87,5 @@ class GenerateSink:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
         # Where the count is wrong, too, the status is that of the first response: with the reference it is out by then.
-        exchange.respond(response(self._status, [self._body if self._count == 1 else error_document(_NOT_ONE)]))
+        body = self._body if self._count == 1 else error_document(_NOT_ONE)
+        exchange.respond(response(self._status, [body], extra=self._headers()))
