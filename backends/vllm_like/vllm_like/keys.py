@@ -61,7 +61,7 @@ worker_use_ray
 """Those of earlier releases, which files written for them still have."""
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str, what: str = "key") -> None:
     """Raise where *given* has a key that is none of *known*.
 
     Raises:
@@ -74,7 +74,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
             near = difflib.get_close_matches(key, known, 1, 0.6)
             wrong.append(f"'{key}' (did you mean '{near[0]}'?)" if near else f"'{key}'")
     if wrong:
-        raise ValueError(f"{where} has unknown keys: {', '.join(wrong)}")
+        raise ValueError(f"unknown {what}{'s' * (len(wrong) > 1)} in {where}: {', '.join(wrong)}")
 
 
 def without(given: Mapping[str, Any], names: Iterable[str]) -> Dict[str, Any]:

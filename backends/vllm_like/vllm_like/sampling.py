@@ -33,7 +33,11 @@ def _parsed(value: Any) -> Any:
 
 def _strings(value: Any) -> List[str]:
     if isinstance(value, str):
-        value = json.loads(value) if value[:1] == "[" and value[-1:] == "]" else [value]
+        try:
+            listed = json.loads(value)  # request parameters cannot be lists
+        except ValueError:
+            listed = None
+        value = listed if isinstance(listed, list) else [value]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError
     return value
@@ -116,17 +120,17 @@ def parse(text: str, where: str) -> Dict[str, Any]:
         raise CallerError(f"{where} is no JSON: {error}") from None
     if not isinstance(given, dict):
         raise CallerError(f"{where} must be a JSON object")
-    return cast(keys.without(given, NOT_SAMPLING))
+    return cast(keys.without(given, NOT_SAMPLING), where)
 
 
-def cast(given: Mapping[str, Any]) -> Dict[str, Any]:
+def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
     """*given* with every value of the type its name asks for.
 
     Raises:
         CallerError: If it holds what is unknown, of the wrong type, or out of range.
     """
     try:
-        keys.refuse_unknown(given, _CASTS, "the sampling parameters")
+        keys.refuse_unknown(given, _CASTS, where, "sampling parameter")
     except ValueError as error:
         raise CallerError(str(error)) from None
     done = {}

@@ -84,13 +84,13 @@ class Reader:
             for entry in choice["logprobs"]["content"]:
                 delta.logprob += entry["logprob"]
                 delta.logprobs.append(self._alternatives(entry))
+        if not delta.text and delta.finish_reason is None and delta.message is None and not delta.logprobs:
+            return None  # progress in reading the prompt, or that a message begins
         before = self._counted.get(index, 0)
         # Exact where it says so; else one for each chunk with text, which the last chunk's figure sets right.
         total = timings.get("predicted_n") or before + bool(delta.text)
         delta.tokens = total - before
         self._counted[index] = total
-        if not delta.text and delta.finish_reason is None and delta.message is None and not delta.logprobs:
-            return None  # progress in reading the prompt, or that a message begins
         return delta
 
     def _alternatives(self, entry: Dict[str, Any]) -> Dict[int, Dict[str, Any]]:

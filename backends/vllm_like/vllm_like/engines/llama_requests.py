@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
+from vllm_like.engines import llama_schema
 from vllm_like.engines.base import CallerError, Generation
 
 _LONG_PROMPT = 2000
@@ -43,16 +44,13 @@ _STRUCTURE_DETAILS = frozenset(
 """Matters of how vLLM follows a structure."""
 
 
-def body(
-    generation: Generation, seed: Optional[int], max_logprobs: int, check_schema: Callable[[Dict[str, Any]], None]
-) -> Dict[str, Any]:
+def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict[str, Any]:
     """The body of a request to llama.cpp.
 
     Args:
         generation: What was asked of us.
         seed: For requests that name none.
         max_logprobs: The most alternatives a request may ask for.
-        check_schema: Raises where a JSON schema makes no sense.
 
     Raises:
         CallerError: If llama.cpp cannot do that.
@@ -74,7 +72,7 @@ def body(
         made["timings_per_token"] = True
     _add_logprobs(made, generation, max_logprobs)
     if "structured_outputs" in given:
-        _add_structure(made, given["structured_outputs"], check_schema)
+        _add_structure(made, given["structured_outputs"])
     if generation.chat is not None:
         made.update(generation.chat)
     else:
@@ -109,9 +107,7 @@ def _add_logprobs(made: Dict[str, Any], generation: Generation, most: int) -> No
         made["top_logprobs"] = max(1, count or 0)
 
 
-def _add_structure(
-    made: Dict[str, Any], given: Mapping[str, Any], check_schema: Callable[[Dict[str, Any]], None]
-) -> None:
+def _add_structure(made: Dict[str, Any], given: Mapping[str, Any]) -> None:
     wanted = {key: value for key, value in given.items() if value not in (None, False)}
     rest = {key: wanted.pop(key) for key in ("json", "json_object", "choice", "grammar") if key in wanted}
     if len(rest) != 1 or set(wanted) - _STRUCTURE_DETAILS:
@@ -128,6 +124,15 @@ def _add_structure(
             raise CallerError("'choice' must be a list of strings")
         made["grammar"] = "root ::= " + " | ".join(json.dumps(item, ensure_ascii=False) for item in value)
     else:
-        schema = {"type": "object"} if kind == "json_object" else json.loads(value) if isinstance(value, str) else value
-        check_schema(schema)
+        schema = {"type": "object"} if kind == "json_object" else _schema(value)
+        llama_schema.check(schema)
         made["json_schema"] = schema
+
+
+def _schema(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise CallerError(f"the JSON schema is no JSON: {error}") from None

@@ -125,6 +125,9 @@ class LlamaEngine(Engine):
             made.embedding = True
             made.pooling_type = _pooling(library, settings)
             made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # one input has to fit into one step
+            # With a cache for each slot, inputs that are computed together are cut to equal lengths, and what is
+            # pooled is the last piece alone: wrong vectors.
+            made.kv_unified = True
         self._add_loras(made, settings)
         # llama.cpp opens its own HTTP on a port of the loopback; nobody is given the key to it.
         made.ui = False
@@ -143,7 +146,7 @@ class LlamaEngine(Engine):
 
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Answer a request for text, on a thread of its own once one is free."""
-        body = llama_requests.body(generation, self._seed, self._max_logprobs, self._check_schema)
+        body = llama_requests.body(generation, self._seed, self._max_logprobs)
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
@@ -185,13 +188,6 @@ class LlamaEngine(Engine):
         except Exception as raised:  # noqa: BLE001 - likewise
             error = raised
         sink(vectors, tokens, error)
-
-    def _check_schema(self, schema: Dict[str, Any]) -> None:
-        """Raise where llama.cpp would write whatever it likes, since it has found no sense in the schema."""
-        try:
-            self._library.json_schema_to_grammar(schema)
-        except Exception as error:  # noqa: BLE001 - likewise
-            raise CallerError(f"the JSON schema cannot be followed: {error}") from None
 
     def check_health(self) -> None:
         """It lives as long as this process does."""

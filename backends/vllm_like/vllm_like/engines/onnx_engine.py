@@ -1,0 +1,126 @@
+"""Embeddings by ONNX files of encoders, with onnxruntime and a `tokenizer.json`."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+import numpy as np
+
+from vllm_like import keys
+from vllm_like.engines import threads
+from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
+from vllm_like.engines.llama_answers import shortened
+from vllm_like.settings import Settings
+
+DEFAULT_MAX_MODEL_LEN = 512
+_USED = (
+    "model",
+    "tokenizer",
+    "max_model_len",
+    "runner",
+    "task",
+    "convert",
+    "pooler_config",
+    "served_model_name",
+    "disable_log_stats",
+)
+_OPTIONS: Mapping[str, Any] = {"n_threads": None}
+_POOLINGS = ("mean", "cls")
+
+
+def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:  # noqa: ARG001 - it dies with us
+    """Load a model.
+
+    Raises:
+        ValueError: If the settings are wrong, or a package is missing.
+    """
+    keys.refuse_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    settings.tell_ignored(_USED, log)
+    return OnnxEngine(settings)
+
+
+class OnnxEngine(Engine):
+    """One encoder; requests one after the other, the texts of one together."""
+
+    def __init__(self, settings: Settings) -> None:
+        try:
+            import onnxruntime
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ValueError(
+                f"the engine onnx needs the packages onnxruntime and tokenizers in '{sys.prefix}', the model's "
+                f"environment: {error}"
+            ) from None
+        self.max_model_len = settings.number("max_model_len", DEFAULT_MAX_MODEL_LEN)
+        self._tokenizer = Tokenizer.from_file(settings.find("tokenizer", "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_model_len)
+        self._pooling, self._normalizes = _pooling(settings)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = settings.options.get("n_threads") or threads.default()
+        options.inter_op_num_threads = 1
+        # Threads that wait for work by spinning take the cores from everybody else.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(settings.find("model"), options, ["CPUExecutionProvider"])
+        self._inputs = {one.name for one in self._session.get_inputs()}
+        self._thread = ThreadPoolExecutor(1, "onnx")
+
+    def generate(self, generation: Generation, sink: Sink) -> None:  # noqa: ARG002
+        """Not what encoders do."""
+        raise CallerError("this model makes embeddings only: send an 'embedding_request'")
+
+    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        """Answer a request for vectors."""
+        self._thread.submit(self._run, request, sink)
+
+    def _run(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        vectors: List[List[float]] = []
+        tokens = 0
+        error: Any = None
+        try:
+            rows = [self._tokens(item) for item in request.inputs]
+            tokens = sum(map(len, rows))
+            vectors = shortened(self._vectors(rows), request.dimensions)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+            error = raised
+        sink(vectors, tokens, error)
+
+    def _tokens(self, item: Any) -> List[int]:
+        if isinstance(item, str):
+            return list(self._tokenizer.encode(item).ids)
+        if len(item) > self.max_model_len:
+            raise CallerError(f"{len(item)} tokens are more than the {self.max_model_len} of 'max_model_len'")
+        return list(item)
+
+    def _vectors(self, rows: List[List[int]]) -> List[List[float]]:
+        ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+        mask = np.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = row
+            mask[number, : len(row)] = 1
+        feed: Dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        (hidden, *_) = self._session.run(None, {name: feed[name] for name in feed if name in self._inputs})
+        if self._pooling == "cls":
+            pooled = hidden[:, 0]
+        else:
+            weight = mask[:, :, None].astype(np.float32)
+            pooled = (hidden * weight).sum(axis=1) / weight.sum(axis=1)
+        if self._normalizes:
+            pooled = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+        vectors: List[List[float]] = pooled.astype(np.float32).tolist()
+        return vectors
+
+    def shutdown(self) -> None:
+        """Wait for requests under way."""
+        self._thread.shutdown(wait=True)
+
+
+def _pooling(settings: Settings) -> Tuple[str, bool]:
+    config = settings.arguments.get("pooler_config") or {}
+    kind = str(config.get("pooling_type") or config.get("seq_pooling_type") or "mean").lower()
+    if kind not in _POOLINGS:
+        raise ValueError(f"'pooling_type' in model.json is '{kind}'; the engine onnx knows {' and '.join(_POOLINGS)}")
+    normalizes = config.get("normalize", config.get("use_activation", True))
+    return kind, normalizes is not False

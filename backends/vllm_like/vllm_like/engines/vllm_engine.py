@@ -1,0 +1,239 @@
+"""vLLM itself, its `AsyncLLM`, on an event loop of its own thread.
+
+What `model.json` names is what vLLM's `AsyncEngineArgs` take, of whichever release is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+import threading
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from vllm_like import keys, weights
+from vllm_like.engines import vllm_requests, watchdog
+from vllm_like.engines.base import CallerError, Delta, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
+from vllm_like.settings import LORA_FILE, Settings
+
+_CANCEL_SECONDS = 0.05
+_HEALTH_SECONDS = 10.0
+_END_SECONDS = 30.0
+_KIND_GPU = "GPU"
+
+
+def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:
+    """Start vLLM; takes as long as that takes.
+
+    Raises:
+        ValueError: If it is not there, or the settings are wrong.
+    """
+    keys.refuse_unknown(settings.options, (), "'engine_options' in model.json")
+    _choose_device(settings)
+    try:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+    except ImportError as error:
+        raise ValueError(
+            f"the engine vllm needs a package of that name in '{sys.prefix}', the model's environment: {error}. "
+            'Models in GGUF files run without it, see "engine": "xllamacpp"'
+        ) from None
+    arguments = _arguments(settings, AsyncEngineArgs, log)
+    watchdog.start()
+    return VllmEngine(settings, AsyncEngineArgs(**arguments), died)
+
+
+def _choose_device(settings: Settings) -> None:
+    """Give an instance of KIND_GPU its own device; has to be done before vLLM is imported."""
+    instance = settings.instance
+    if instance.get("model_instance_kind") != _KIND_GPU:
+        return
+    if settings.number("tensor_parallel_size", 1) > 1 or settings.number("pipeline_parallel_size", 1) > 1:
+        raise ValueError(
+            "KIND_GPU is for models on one GPU; with tensor_parallel_size or pipeline_parallel_size above 1, use "
+            "KIND_MODEL in the model's config.pbtxt"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = instance.get("model_instance_device_id", "0")
+
+
+def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], None]) -> Dict[str, Any]:
+    """What the installed release takes of `model.json`."""
+    known = {field.name for field in dataclasses.fields(arguments_class)}
+    rest = {key: value for key, value in settings.arguments.items() if key not in known}
+    keys.refuse_unknown(rest, known | keys.VLLM | keys.VLLM_FORMER, f"model.json in '{settings.directory}'")
+    settings.tell_ignored(known, log)
+    arguments = {key: value for key, value in settings.arguments.items() if key in known}
+    model = arguments.get("model")
+    if isinstance(model, str):
+        # Where there is no such file it is a name of a hub, which is vLLM's matter.
+        path = weights.locate(model, settings.directory, "model")
+        if model.startswith((weights.PACKAGE, weights.ENVIRONMENT)) or os.path.exists(path):  # noqa: PTH110
+            arguments["model"] = path
+    return arguments
+
+
+class VllmEngine(Engine):
+    """One `AsyncLLM`."""
+
+    def __init__(self, settings: Settings, engine_args: Any, died: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._died = died
+        self.loras: Optional[Sequence[str]] = list(settings.loras) if settings.arguments.get("enable_lora") else None
+        if self.loras == []:
+            raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
+        self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
+        self._running: Dict[str, Sink] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="vllm", daemon=True)
+        self._thread.start()
+        try:
+            self._engine = self._call(vllm_requests.make_engine(engine_args))
+        except BaseException:
+            self._stop_loop()
+            raise
+        config = getattr(self._engine, "model_config", None)
+        self.max_model_len = getattr(config, "max_model_len", 0)
+        self._call(self._begin_watching())
+
+    # -- its thread ----------------------------------------------------------------------------------------------
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _call(self, awaitable: Awaitable[Any], timeout: Optional[float] = None) -> Any:
+        async def run() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout)
+
+    async def _begin_watching(self) -> None:
+        self._watching = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Abort what nobody waits for, also while it waits for its turn."""
+        while True:
+            await asyncio.sleep(_CANCEL_SECONDS)
+            for request_id, sink in list(self._running.items()):
+                if sink.is_cancelled():
+                    await self._engine.abort(request_id)
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_END_SECONDS)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def generate(self, generation: Generation, sink: Sink) -> None:
+        """Answer a request for text."""
+        asyncio.run_coroutine_threadsafe(self._generate(generation, sink), self._loop)
+
+    async def _generate(self, generation: Generation, sink: Sink) -> None:
+        self._running[generation.request_id] = sink
+        error: Optional[BaseException] = None
+        try:
+            prompt = await self._prompt(generation)
+            await self._follow(generation, prompt, sink)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+            error = raised
+        finally:
+            del self._running[generation.request_id]
+        sink.end(error)
+        self._look_for_death(error)
+
+    async def _follow(self, generation: Generation, prompt: Any, sink: Sink) -> None:
+        parameters = vllm_requests.sampling_parameters(generation)
+        extra: Dict[str, Any] = {}
+        if generation.lora:
+            path = self._settings.loras[generation.lora]
+            extra["lora_request"] = vllm_requests.lora(generation.lora, self._lora_numbers[generation.lora], path)
+        outputs = self._engine.generate(prompt, parameters, generation.request_id, **extra)
+        async for output in outputs:
+            deltas = [_delta(one) for one in output.outputs]
+            if not sink.push(deltas, len(output.prompt_token_ids or ())):
+                await self._engine.abort(generation.request_id)
+                break
+
+    async def _prompt(self, generation: Generation) -> Any:
+        if generation.chat is not None:
+            if generation.images:
+                raise CallerError("the engine vllm takes 'image' with 'text_input' alone")
+            tokenizer = self._engine.get_tokenizer()
+            if hasattr(tokenizer, "__await__"):  # until release 0.11
+                tokenizer = await tokenizer
+            return vllm_requests.chat_prompt(tokenizer, generation.chat, self._settings.chat_template)
+        if generation.images:
+            return vllm_requests.prompt_with_images(generation.prompt, generation.images)
+        return generation.prompt
+
+    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        """Answer a request for vectors."""
+        asyncio.run_coroutine_threadsafe(self._embed(request, sink), self._loop)
+
+    async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+        try:
+            each = [self._vector(request, number) for number in range(len(request.inputs))]
+            found: List[Tuple[List[float], int]] = await asyncio.gather(*each)
+        except Exception as error:  # noqa: BLE001 - likewise
+            sink([], 0, error)
+            self._look_for_death(error)
+            return
+        sink([vector for vector, _ in found], sum(tokens for _, tokens in found), None)
+
+    async def _vector(self, request: EmbeddingRequest, number: int) -> Tuple[List[float], int]:
+        given = request.inputs[number]
+        prompt: Any = given if isinstance(given, str) else {"prompt_token_ids": given}
+        parameters = vllm_requests.pooling_parameters(request.dimensions)
+        last = None
+        async for output in self._engine.encode(prompt, parameters, f"{request.request_id}-{number}"):
+            last = output
+        if last is None:
+            raise RuntimeError("vLLM gave no embedding")
+        return last.outputs.data.tolist(), len(last.prompt_token_ids)
+
+    # -- its health ----------------------------------------------------------------------------------------------
+
+    def _look_for_death(self, error: Optional[BaseException]) -> None:
+        if error is not None and getattr(self._engine, "errored", False):
+            self._died(str(getattr(self._engine, "dead_error", error)))
+
+    def check_health(self) -> None:
+        """Raise if vLLM says that it does not work."""
+        self._call(self._engine.check_health(), _HEALTH_SECONDS)
+
+    def shutdown(self) -> None:
+        """Wait for requests under way, then stop vLLM and its processes."""
+        self._call(self._drain())
+        self._engine.shutdown()
+        self._stop_loop()
+
+    async def _drain(self) -> None:
+        self._watching.cancel()
+        while self._running:
+            await asyncio.sleep(_CANCEL_SECONDS)
+
+
+def _delta(output: Any) -> Delta:
+    """One choice's part of an output of kind DELTA."""
+    logprobs = [_alternatives(token, entry) for token, entry in zip(output.token_ids, output.logprobs or ())]
+    taken = sum(entry[token]["logprob"] for token, entry in zip(output.token_ids, logprobs))
+    return Delta(
+        output.index,
+        text=output.text,
+        tokens=len(output.token_ids),
+        logprobs=logprobs,
+        logprob=taken,
+        finish_reason=output.finish_reason,
+    )
+
+
+def _alternatives(taken: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:
+    ordered = [token for token in entry if token != taken] + [taken]
+    return {
+        token: {
+            "logprob": entry[token].logprob,
+            "rank": entry[token].rank,
+            "decoded_token": entry[token].decoded_token,
+        }
+        for token in ordered
+    }

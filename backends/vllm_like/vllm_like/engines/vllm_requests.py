@@ -1,0 +1,91 @@
+"""What vLLM is asked, in its own types, which moved between its releases."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Dict, Mapping, Sequence
+
+from vllm_like.engines.base import CallerError, Generation
+
+
+async def make_engine(engine_args: Any) -> Any:
+    """The engine; made on the loop that it is to work on."""
+    try:
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except ImportError:  # before release 0.8
+        from vllm.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
+    return AsyncLLM.from_engine_args(engine_args)
+
+
+def sampling_parameters(generation: Generation) -> Any:
+    """The `SamplingParams` of vLLM.
+
+    Raises:
+        CallerError: If vLLM refuses them.
+    """
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    given: Dict[str, Any] = dict(generation.sampling)
+    structure = given.pop("structured_outputs", None)
+    if given.get("best_of") in (1, given.get("n", 1)):
+        del given["best_of"]  # means nothing, and later releases do not know it
+    if generation.wants_logprobs:
+        given.setdefault("logprobs", 0)  # the taken token's alone
+    try:
+        if structure is not None:
+            given.update(_structure(structure))
+        return SamplingParams(**given, output_kind=RequestOutputKind.DELTA)
+    except (TypeError, ValueError) as error:
+        raise CallerError(str(error)) from None
+
+
+def _structure(given: Mapping[str, Any]) -> Dict[str, Any]:
+    from vllm import sampling_params
+
+    kept = {key: value for key, value in given.items() if value is not None}
+    if hasattr(sampling_params, "StructuredOutputsParams"):
+        return {"structured_outputs": sampling_params.StructuredOutputsParams(**kept)}
+    return {"guided_decoding": sampling_params.GuidedDecodingParams(**kept)}  # before release 0.11
+
+
+def lora(name: str, number: int, path: str) -> Any:
+    """What names an adapter."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(name, number, path)
+
+
+def pooling_parameters(dimensions: Any) -> Any:
+    """The `PoolingParams` of vLLM for embeddings."""
+    from vllm.pooling_params import PoolingParams
+
+    return PoolingParams(dimensions=dimensions, task="embed")
+
+
+def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) -> Dict[str, Any]:
+    """A conversation in the form that the model was trained on, as tokens: a text would get its first token twice."""
+    options: Dict[str, Any] = dict(conversation.get("chat_template_kwargs") or {})
+    if template:
+        options["chat_template"] = template
+    continues = bool(conversation.get("continue_final_message"))
+    tools = conversation.get("tools") if conversation.get("tool_choice") != "none" else None
+    try:
+        text = tokenizer.apply_chat_template(
+            conversation["messages"],
+            tools=tools,
+            tokenize=False,
+            add_generation_prompt=conversation.get("add_generation_prompt", not continues),
+            continue_final_message=continues,
+            **options,
+        )
+    except (ValueError, TypeError) as error:
+        raise CallerError(f"the chat template cannot take these messages: {error}") from None
+    return {"prompt_token_ids": list(tokenizer.encode(text, add_special_tokens=False))}
+
+
+def prompt_with_images(prompt: str, images: Sequence[bytes]) -> Dict[str, Any]:
+    """A prompt that has pictures."""
+    from PIL import Image
+
+    pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
+    return {"prompt": prompt, "multi_modal_data": {"image": pictures if len(pictures) > 1 else pictures[0]}}

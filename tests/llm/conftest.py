@@ -1,0 +1,66 @@
+"""One environment and one server for each file of tests of language models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.server import ServerProcess
+
+from . import environment
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = ROOT / "backends"
+
+# The backend's own folder is where its modules are found, as in a guest.
+if str(BACKENDS / "vllm_like") not in sys.path:
+    sys.path.append(str(BACKENDS / "vllm_like"))
+
+_CONFIG = """
+backend: "vllm_like"
+instance_group {{ count: 1 kind: KIND_MODEL }}
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}
+parameters {{ key: "REPORT_CUSTOM_METRICS" value {{ string_value: "true" }} }}
+"""
+
+SETTINGS = {
+    "llama": {"model": "tiny.gguf", "max_model_len": 2048, "max_num_seqs": 8, "dtype": "float16"},
+    "fake": {"model": "some/model", "gpu_memory_utilization": 0.5, "disable_log_requests": True, "enable_lora": True},
+    "vectors": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "runner": "pooling"},
+}
+LORAS = {"shouting": "adapters/shouting"}
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment with the engines; `tiny.gguf` lies in it."""
+    return environment.make(tmp_path_factory)
+
+
+def add_model(repository: Path, engines: Path, name: str, settings: object, config: str = "") -> Path:
+    """A model of the backend; returns its version directory."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(_CONFIG.format(environment=engines) + config)
+    (version / "model.json").write_text(json.dumps(settings))
+    if (engines / "tiny.gguf").exists():
+        shutil.copy(engines / "tiny.gguf", version)
+    return version
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
+    """A server with a model of each engine; nothing a test does with it is to change what others find."""
+    folder = tmp_path_factory.mktemp("llm")
+    for name, settings in SETTINGS.items():
+        version = add_model(folder / "models", engines, name, settings)
+        if "enable_lora" in settings:
+            (version / "multi_lora.json").write_text(json.dumps(LORAS))
+            for path in LORAS.values():
+                (version / path).mkdir(parents=True)
+    with ServerProcess(folder / "models", work=folder) as running:
+        yield running

@@ -1,0 +1,8 @@
+import dataclasses
+
+
+@dataclasses.dataclass
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str

@@ -1,0 +1,7 @@
+import dataclasses
+
+
+@dataclasses.dataclass
+class PoolingParams:
+    dimensions: int | None = None
+    task: str | None = None

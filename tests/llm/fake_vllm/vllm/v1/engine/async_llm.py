@@ -1,0 +1,133 @@
+"""Tokens are words; they come one every few milliseconds. The word CRASH in a prompt ends the engine, as a child's end does."""
+
+import asyncio
+import dataclasses
+import itertools
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+STEP_SECONDS = 0.002
+MAX_MODEL_LEN = 4096
+
+
+class EngineDeadError(Exception):
+    pass
+
+
+@dataclasses.dataclass
+class Logprob:
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+@dataclasses.dataclass
+class CompletionOutput:
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: str | None = None
+
+
+@dataclasses.dataclass
+class RequestOutput:
+    request_id: str
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+
+
+class Tokenizer:
+    def __init__(self):
+        self.words = ["<unk>"]
+
+    def encode(self, text, add_special_tokens=True):
+        for word in text.split():
+            if word not in self.words:
+                self.words.append(word)
+        return [self.words.index(word) for word in text.split()]
+
+    def apply_chat_template(self, messages, tools=None, tokenize=True, add_generation_prompt=False, **options):
+        text = " ".join(f"<{message['role']}> {message['content']}" for message in messages)
+        return text + (" <assistant>" if add_generation_prompt else "")
+
+
+class AsyncLLM:
+    def __init__(self, args):
+        length = args.max_model_len or MAX_MODEL_LEN
+        self.model_config = SimpleNamespace(max_model_len=length)
+        self.args = args
+        self.errored = False
+        self.dead_error = EngineDeadError(
+            "EngineCore encountered an issue. See stack trace (above) for the root cause."
+        )
+        self.tokenizer = Tokenizer()
+        self.aborted = set()
+        # As the real one: the work is another process's.
+        self.core = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    @classmethod
+    def from_engine_args(cls, args):
+        asyncio.get_running_loop()  # the real one needs it, too
+        return cls(args)
+
+    def get_tokenizer(self):
+        return self.tokenizer
+
+    async def generate(self, prompt, params, request_id, lora_request=None):
+        ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)
+        if len(ids) > self.model_config.max_model_len:
+            raise ValueError(
+                f"The prompt has {len(ids)} tokens, more than the model's {self.model_config.max_model_len}."
+            )
+        words = [self.tokenizer.words[i] for i in ids]
+        if lora_request is not None:
+            words = [lora_request.lora_name, lora_request.lora_path]
+        if params.structured_outputs is not None:
+            words = [str(params.structured_outputs)]
+        stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
+        for count, word in enumerate(itertools.cycle(words), 1):
+            await asyncio.sleep(STEP_SECONDS)
+            if "CRASH" in words:
+                self.errored = True
+                raise self.dead_error
+            reason = "abort" if request_id in self.aborted else "length" if count >= params.max_tokens else None
+            text = f" {word}"
+            if word in stops:
+                reason, text = "stop", ""
+            for index in range(params.n):
+                yield self.output(request_id, ids, index, text, word, params, reason)
+            if reason:
+                return
+
+    def output(self, request_id: str, ids: list[int], index: int, text: str, word: str, params: Any, reason: Any):
+        token = self.tokenizer.encode(word)[0]
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = [{token: Logprob(-0.5, 1, text)}]
+            for other in range(params.logprobs - 1):
+                logprobs[0][100000 + other] = Logprob(-2.0 - other, 2 + other, "x")
+        one = CompletionOutput(index, text, [token], -0.5, logprobs, reason)
+        return RequestOutput(request_id, ids, [one], reason is not None)
+
+    async def encode(self, prompt, params, request_id):
+        ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)
+        data = np.arange(params.dimensions or 8, dtype=np.float32) + len(ids)
+        yield SimpleNamespace(prompt_token_ids=ids, outputs=SimpleNamespace(data=data))
+
+    async def abort(self, request_id):
+        self.aborted.add(request_id)
+
+    async def check_health(self):
+        if self.errored or self.core.poll() is not None:
+            raise self.dead_error
+
+    def shutdown(self):
+        self.core.kill()
+        self.core.wait()

@@ -1,0 +1,260 @@
+"""What llama.cpp does beyond the rules that all engines keep: structure, tools, vectors, many requests at a time, its end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.server import ServerProcess
+
+from .asking import Background, Stream, ask, events, joined, refusal
+from .conftest import add_model
+
+PROMPT = "hello the other world"
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["age", "ok"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "stop"}},
+]
+
+
+def structured(**structure: object) -> str:
+    return json.dumps({"structured_outputs": structure, "max_tokens": 400, "temperature": 0.5, "seed": 1})
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, json.dumps(SCHEMA)])
+def test_answers_follow_a_json_schema(server: ServerProcess, schema: object):
+    parts = events(server, "llama", text_input=PROMPT, sampling_parameters=structured(json=schema))
+    made = json.loads(joined(parts))
+    assert set(made) == {"age", "ok"}
+    assert 0 <= made["age"] <= 99
+
+
+def test_answers_are_one_of_the_choices(server: ServerProcess):
+    answer = ask(
+        server,
+        "llama",
+        text_input=PROMPT,
+        exclude_input_in_output=True,
+        sampling_parameters=structured(choice=["yes", "no"]),
+    )
+    assert answer["text_output"] in {"yes", "no"}
+
+
+def test_answers_follow_a_grammar(server: ServerProcess):
+    wish = structured(grammar='root ::= "<" [0-9] [0-9] ">"')
+    answer = ask(server, "llama", text_input=PROMPT, exclude_input_in_output=True, sampling_parameters=wish)
+    assert re.fullmatch(r"<\d\d>", answer["text_output"])
+
+
+@pytest.mark.parametrize(
+    ("structure", "told"),
+    [
+        ({"json": {"type": "text"}}, "the JSON schema cannot be followed: 'type' at # names no type: 'text'"),
+        (
+            {"json": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+            "'uniqueItems' at # is not supported by the engine xllamacpp",
+        ),
+        ({"json": {"properties": {"a": {"$ref": "#/$defs/b"}}}}, "'$ref' at #/properties/a leads nowhere: '#/$defs/b'"),
+        ({"json": "{"}, "the JSON schema is no JSON"),
+        ({"regex": "a+"}, "for the engine xllamacpp; it has 'regex'"),
+        ({"grammar": "root: nonsense"}, "failed to parse grammar"),
+    ],
+)
+def test_structure_that_would_not_be_followed_is_refused(server: ServerProcess, structure: dict, told: str):
+    error = refusal(server, "llama", text_input=PROMPT, sampling_parameters=structured(**structure))
+    assert error.startswith("Error generating stream: ")
+    assert told in error
+
+
+def conversation(**options: object) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, **options})
+
+
+def test_a_named_tool_is_called(server: ServerProcess):
+    choice = {"type": "function", "function": {"name": "weather"}}
+    given = {"messages": conversation(tool_choice=choice), "max_tokens": 300, "temperature": 0.5, "seed": 1}
+    parts = events(server, "llama", **given, return_message=True, return_finish_reason=True)
+    assert parts[-1]["finish_reason"] == "tool_calls"
+    assert joined(parts) == ""
+    calls = [call for part in parts for call in json.loads(part["message"]).get("tool_calls", ())]
+    assert calls[0]["function"]["name"] == "weather"
+    assert calls[0]["id"].startswith("call_")
+    assert set(json.loads("".join(call["function"]["arguments"] for call in calls))) == {"age", "ok"}
+    whole = json.loads(ask(server, "llama", **given, return_message=True)["message"])
+    assert whole["tool_calls"][0]["function"]["name"] == "weather"
+    assert whole["content"] is None
+
+
+def test_some_tool_is_called_where_that_is_required(server: ServerProcess):
+    given = {"messages": conversation(tool_choice="required"), "max_tokens": 400, "temperature": 0.5, "seed": 1}
+    answer = ask(server, "llama", **given, return_message=True, return_finish_reason=True)
+    (call,) = json.loads(answer["message"])["tool_calls"]
+    assert call["function"]["name"] in {"weather", "stop"}
+    json.loads(call["function"]["arguments"])
+    assert answer["finish_reason"] == "tool_calls"
+
+
+def test_eight_streams_run_at_the_same_time(server: ServerProcess):
+    given = {"max_tokens": 200, "temperature": 0, "ignore_eos": True, "return_num_output_tokens": True}
+    streams = [Stream(server, "llama", text_input=f"{PROMPT} {number}", **given) for number in range(8)]
+    try:
+        readers = [iter(stream) for stream in streams]
+        firsts = [next(reader) for reader in readers]  # none of them has to end before another begins
+        rests = [list(reader) for reader in readers]
+    finally:
+        for stream in streams:
+            stream.leave()
+    for first, rest in zip(firsts, rests, strict=True):
+        assert first["num_output_tokens"] + sum(part["num_output_tokens"] for part in rest) == 200
+
+
+def test_a_request_that_joins_gets_its_first_token_while_others_run(server: ServerProcess):
+    long = {"max_tokens": 1900, "temperature": 0, "ignore_eos": True}
+    with Stream(server, "llama", text_input=PROMPT, **long) as running:
+        reader = iter(running)
+        next(reader)
+        joining = events(server, "llama", text_input="hello", max_tokens=3, temperature=0)
+        assert joining
+        rest = sum(1 for _ in reader)
+    assert rest > 100  # it went on all the while, and after
+
+
+def test_a_cancelled_stream_makes_room_for_a_waiting_request(server: ServerProcess):
+    """`vectors` runs two requests at a time; a third one waits."""
+    long = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    streams = [Stream(server, "vectors", text_input=PROMPT, **long) for _ in range(2)]
+    firsts = [next(iter(stream)) for stream in streams]
+    assert all(firsts)
+    waiting = Background(ask, server, "vectors", text_input=PROMPT, max_tokens=2)
+    for stream in streams:
+        stream.leave()
+    assert waiting.result()["text_output"].startswith(PROMPT)
+
+
+def test_the_same_seed_gives_the_same_text(server: ServerProcess):
+    given = {"text_input": PROMPT, "max_tokens": 20, "temperature": 1.5, "ignore_eos": True}
+    texts = [ask(server, "llama", **given, seed=seed)["text_output"] for seed in (7, 7, 8)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def vectors(server: ServerProcess, given: object, **pooling: object) -> list[list[float]]:
+    wish = json.dumps({"input": given, "pooling_params": pooling})
+    made = ask(server, "vectors", embedding_request=wish)["text_output"]
+    return [json.loads(text) for text in ([made] if isinstance(made, str) else made)]
+
+
+def test_vectors_of_texts_and_tokens(server: ServerProcess):
+    (one,) = vectors(server, "hello the world")
+    assert len(one) == 64
+    assert math.hypot(*one) == pytest.approx(1, abs=1e-3)
+    several = vectors(server, ["hello the world", "other"])
+    assert several[0] == pytest.approx(one, abs=1e-2)
+    assert len(vectors(server, [1, 2, 3])) == 1
+    (short,) = vectors(server, "hello the world", dimensions=8)
+    assert len(short) == 8
+    assert math.hypot(*short) == pytest.approx(1, abs=1e-3)
+
+
+def test_vectors_say_how_many_tokens_they_took(server: ServerProcess):
+    answer = ask(server, "vectors", embedding_request='{"input": "hello"}', return_num_input_tokens=True)
+    assert answer["num_input_tokens"] > 1
+
+
+@pytest.mark.parametrize(
+    ("model", "wish", "told"),
+    [
+        ("vectors", "{", "'embedding_request' is no JSON"),
+        ("vectors", '{"text": 1}', "'embedding_request' must be a JSON object with 'input'"),
+        ("vectors", '{"input": [{}]}', "'input' must be a text, a list of texts, a list of tokens"),
+        ("vectors", '{"input": "a", "pooling_params": {"dimensions": 99}}', "the model's vectors have 64"),
+        ("llama", '{"input": "a"}', "this model makes no embeddings"),
+    ],
+)
+def test_wrong_requests_for_vectors_are_refused(server: ServerProcess, model: str, wish: str, told: str):
+    assert told in refusal(server, model, embedding_request=wish)
+
+
+def test_keys_that_mean_nothing_to_the_engine_are_told_once(server: ServerProcess):
+    told = [line for line in server.log.splitlines() if "the engine xllamacpp has no use for these keys" in line]
+    assert len(told) == 1
+    assert "dtype" in told[0]
+
+
+def test_its_own_http_door_is_shut(server: ServerProcess):
+    """llama.cpp listens on a port of the loopback, whether one wants it or not; without the key it does nothing."""
+    pid = guest(server, "llama")
+    ports = [c.laddr.port for c in psutil.Process(pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    import http.client
+
+    for port in ports:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("POST", "/completion", '{"prompt": "hello", "n_predict": 1}')
+        assert connection.getresponse().status == 401
+        connection.close()
+
+
+def guest(server: ServerProcess, model: str) -> int:
+    return int(re.findall(rf"'{model}_0(?:_0)?' is ready: pid (\d+)", server.log)[-1])
+
+
+def test_a_crashed_engine_is_told_with_its_reason_and_started_again(tmp_path: Path, engines: Path):
+    add_model(tmp_path / "models", engines, "llama", {"model": "tiny.gguf", "max_model_len": 2048})
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        with Stream(server, "llama", text_input=PROMPT, max_tokens=2000, temperature=0, ignore_eos=True) as stream:
+            reader = iter(stream)
+            next(reader)
+            os.kill(guest(server, "llama"), signal.SIGSEGV)
+            *_, last = reader
+        assert "was killed by SIGSEGV" in last["error"]
+        assert ask(server, "llama", text_input=PROMPT, max_tokens=2)["text_output"].startswith(PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"model": "none.gguf"}, "there is no '"),
+        ({"model": "model.json", "engine": "xllamacpp"}, "is no GGUF file"),
+        ({"model": "broken.gguf"}, "llama.cpp could not load"),
+        ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
+        ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
+        ({"model": "tiny.gguf", "engine_options": {"threads": 3}}, "'threads' (did you mean 'n_threads'?)"),
+        ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be a whole number of 1 or more"),
+        (
+            {"model": "tiny.gguf", "engine": "llama"},
+            "'engine' in model.json is \"llama\"; there are xllamacpp, vllm, onnx",
+        ),
+    ],
+)
+def test_models_that_cannot_be_loaded_say_why(tmp_path: Path, engines: Path, settings: dict, told: str):
+    version = add_model(tmp_path / "models", engines, "wrong", settings)
+    (version / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
+    start = time.monotonic()
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+        reason = server.wait_for(
+            lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the model to be refused"
+        )
+    assert told in reason
+    assert time.monotonic() - start < 20
+
+
+def test_a_missing_model_json_is_named_in_vllms_words(tmp_path: Path, engines: Path):
+    version = add_model(tmp_path / "models", engines, "wrong", {})
+    (version / "model.json").unlink()
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+        reason = server.wait_for(
+            lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the model to be refused"
+        )
+    assert f"'model.json' containing vllm engine args must be provided in '{version}'" in reason

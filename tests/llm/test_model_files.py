@@ -1,0 +1,182 @@
+"""`model.json`, sampling parameters, schemas and conversations, as pure functions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def read(folder: Path, **document):
+    from vllm_like import settings
+
+    (folder / "model.json").write_text(json.dumps(document))
+    return settings.read(str(folder), {})
+
+
+@pytest.mark.parametrize(
+    ("document", "engine"),
+    [
+        ({"model": "a.gguf"}, "xllamacpp"),
+        ({"model": "pkg:a/b.GGUF"}, "xllamacpp"),
+        ({"model": "a.onnx"}, "onnx"),
+        ({"model": "facebook/opt-125m"}, "vllm"),
+        ({"model": "a.gguf", "engine": "vllm"}, "vllm"),
+    ],
+)
+def test_engine_is_told_from_the_models_file(tmp_path: Path, document: dict, engine: str):
+    assert read(tmp_path, **document).engine == engine
+
+
+def test_unknown_keys_are_all_named_with_the_nearest(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"unknown keys in model\.json") as caught:
+        read(tmp_path, model="a.gguf", max_model_length=3, zzz=1)
+    assert "'max_model_length' (did you mean 'max_model_len'?), 'zzz'" in str(caught.value)
+
+
+def test_keys_of_every_release_of_vllm_are_known(tmp_path: Path):
+    assert read(tmp_path, model="a.gguf", disable_log_requests=True, enforce_eager=True, swap_space=4).arguments
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_model_json_must_hold_an_object(tmp_path: Path, text: str):
+    from vllm_like import settings
+
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(ValueError, match=r"model\.json' (is no JSON|must hold one JSON object)"):
+        settings.read(str(tmp_path), {})
+
+
+def test_chat_templates_come_as_text_or_from_a_file(tmp_path: Path):
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    assert read(tmp_path, model="a.gguf", chat_template="{{ bos_token }}").chat_template == "{{ bos_token }}"
+    assert read(tmp_path, model="a.gguf", chat_template="chat.jinja").chat_template == "{{ messages }}"
+
+
+def test_weights_are_found_in_packages_without_importing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from vllm_like import weights
+
+    package = tmp_path / "site" / "some_weights"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('its dependencies are not there')")
+    (package / "w.gguf").touch()
+    monkeypatch.syspath_prepend(package.parent)
+    assert weights.find("pkg:some_weights/w.gguf", "/nowhere", "model") == str(package / "w.gguf")
+    with pytest.raises(ValueError, match="there is no package 'no_weights' in"):
+        weights.find("pkg:no_weights/w.gguf", "/nowhere", "model")
+    with pytest.raises(ValueError, match="write 'pkg:<package>/<file>'"):
+        weights.find("pkg:some_weights", "/nowhere", "model")
+
+
+def test_weights_are_found_in_the_version_and_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from vllm_like import weights
+
+    (tmp_path / "w.gguf").touch()
+    assert weights.find("w.gguf", str(tmp_path), "model") == str(tmp_path / "w.gguf")
+    assert weights.find(str(tmp_path / "w.gguf"), "/nowhere", "model") == str(tmp_path / "w.gguf")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert weights.find("env:w.gguf", "/nowhere", "model") == str(tmp_path / "w.gguf")
+    with pytest.raises(ValueError, match="A relative path is relative to the version's directory"):
+        weights.find("x.gguf", str(tmp_path), "model")
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"temperature": "0.5", "n": "2", "ignore_eos": "TRUE"}, {"temperature": 0.5, "n": 2, "ignore_eos": True}),
+        ({"stop": "a", "seed": None}, {"stop": ["a"]}),
+        ({"stop": '["a", "[b"]'}, {"stop": ["a", "[b"]}),
+        ({"stop": "[1"}, {"stop": ["[1"]}),
+        ({"logit_bias": {"5": "-1"}}, {"logit_bias": {5: -1.0}}),
+        ({"guided_decoding": {"choice": ["a"]}}, {"structured_outputs": {"choice": ["a"]}}),
+        ({"id": "7", "priority": 1, "timeout": 3, "max_tokens": 4}, {"max_tokens": 4}),
+    ],
+)
+def test_sampling_parameters_are_cast(given: dict, made: dict):
+    from vllm_like import sampling
+
+    assert sampling.parse(json.dumps(given), "here") == made
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"n": 1.5}, "sampling parameter 'n' must be a whole number, not 1.5"),
+        ({"n": 0}, "sampling parameter 'n' must be between 1 and 128, got 0"),
+        ({"max_tokens": 0}, "sampling parameter 'max_tokens' must be at least 1, got 0"),
+        ({"stop": [1]}, "sampling parameter 'stop' must be a string or a list of strings, not [1]"),
+        ({"ignore_eos": "maybe"}, "sampling parameter 'ignore_eos' must be true or false"),
+        ({"logit_bias": [1]}, "sampling parameter 'logit_bias' must be an object of numbers by token"),
+        ({"temprature": 1}, "unknown sampling parameter in here: 'temprature' (did you mean 'temperature'?)"),
+        ([], "here must be a JSON object"),
+    ],
+)
+def test_wrong_sampling_parameters_are_named(given: object, told: str):
+    from vllm_like import sampling
+    from vllm_like.engines.base import CallerError
+
+    with pytest.raises(CallerError) as caught:
+        sampling.parse(json.dumps(given), "here")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"type": ["string", "null"], "minLength": 1, "title": "x"},
+        {"$defs": {"a/b": {"const": 1}}, "anyOf": [{"$ref": "#/$defs/a~1b"}, {"enum": [1, 2]}]},
+        {"type": "array", "prefixItems": [{"type": "integer"}], "items": False, "maxItems": 3},
+        {"type": "string", "format": "uuid"},
+    ],
+)
+def test_schemas_that_are_followed_pass(schema: object):
+    from vllm_like.engines import llama_schema
+
+    llama_schema.check(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (3, "# is no object"),
+        ({"not": {}}, "'not' at #"),
+        ({"properties": {"a": {"if": {}}}}, "'if' at #/properties/a"),
+        ({"type": "string", "format": "colour"}, "'format' at # is 'colour'"),
+        ({"type": "string", "pattern": "(?=a)"}, "'pattern' at #"),
+        ({"anyOf": {}}, "'anyOf' at # is of the wrong type"),
+        ({"$ref": "https://example.org/schema"}, "'$ref' at # leads nowhere"),
+    ],
+)
+def test_schemas_that_would_be_dropped_are_refused(schema: object, told: str):
+    from vllm_like.engines import llama_schema
+    from vllm_like.engines.base import CallerError
+
+    with pytest.raises(CallerError) as caught:
+        llama_schema.check(schema)
+    assert told in str(caught.value)
+
+
+def test_messages_grow_by_their_parts():
+    from vllm_like import chat
+
+    whole: dict = {"role": "assistant", "content": None}
+    parts = (
+        {"content": "a"},
+        {"content": "b", "reasoning_content": "why"},
+        {"tool_calls": [{"index": 1, "id": "x", "function": {"name": "f", "arguments": "{"}}]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": "}"}}]},
+    )
+    for part in parts:
+        chat.merge(whole, part)
+    assert whole["content"] == "ab"
+    assert whole["reasoning_content"] == "why"
+    assert whole["tool_calls"][1] == {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_token_buckets_rise_by_one_two_five():
+    from vllm_like.metrics import token_buckets
+
+    assert token_buckets(120) == [1, 2, 5, 10, 20, 50, 100]

@@ -1,0 +1,133 @@
+"""What concerns vLLM alone: adapters, its processes, its end. The engine is a stand-in with vLLM's interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+from support.server import ServerProcess, wait_until
+
+from .asking import Stream, ask, events, joined, refusal
+from .conftest import add_model
+
+
+def guest(server: ServerProcess, model: str) -> psutil.Process:
+    return psutil.Process(int(re.findall(rf"'{model}_0(?:_0)?' is ready: pid (\d+)", server.log)[-1]))
+
+
+def core(server: ServerProcess, model: str) -> psutil.Process:
+    """The process that does the work."""
+    (found,) = [child for child in guest(server, model).children() if "time.sleep" in " ".join(child.cmdline())]
+    return found
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_requests_name_an_adapter_of_multi_lora_json(server: ServerProcess):
+    answer = ask(server, "fake", text_input="hello", lora_name="shouting", max_tokens=2, exclude_input_in_output=True)
+    name, path = answer["text_output"].split()
+    assert name == "shouting"
+    assert Path(path).is_dir()  # relative to the version's directory
+
+
+def test_adapters_that_are_not_there_are_refused(server: ServerProcess):
+    assert refusal(server, "fake", text_input="hello", lora_name="other") == (
+        "Error generating stream: LoRA other is not supported, we currently support ['shouting']"
+    )
+    assert refusal(server, "llama", text_input="hello", lora_name="other") == (
+        "Error generating stream: LoRA feature is not enabled."
+    )
+
+
+def test_structure_is_passed_on(server: ServerProcess):
+    wish = json.dumps({"structured_outputs": json.dumps({"choice": ["yes", "no"]}), "max_tokens": 1})
+    answer = ask(server, "fake", text_input="hello", sampling_parameters=wish, exclude_input_in_output=True)
+    assert "choice=['yes', 'no']" in answer["text_output"]
+
+
+def test_what_vllm_refuses_is_told_in_its_words(server: ServerProcess):
+    assert refusal(server, "fake", text_input="hello", temperature=-1).startswith("Error generating stream: ")
+    error = refusal(server, "fake", text_input="hello", repetition_penalty=2)
+    assert "repetition_penalty" in error
+
+
+def test_vectors_are_those_of_encode(server: ServerProcess):
+    wish = json.dumps({"input": "one two three", "pooling_params": {"dimensions": 4}})
+    answer = ask(server, "fake", embedding_request=wish)
+    assert json.loads(answer["text_output"]) == [3, 4, 5, 6]
+
+
+def test_keys_of_other_releases_are_told_once(server: ServerProcess):
+    told = [line for line in server.log.splitlines() if "the engine vllm has no use for these keys" in line]
+    assert len(told) == 1
+    assert "disable_log_requests" in told[0]
+    assert "gpu_memory_utilization" not in told[0]
+
+
+def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: Path):
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
+    server = ServerProcess(tmp_path / "models", work=tmp_path)
+    server.start()
+    try:
+        server.wait_health("ready")
+        process = core(server, "fake")
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(process), "vLLM's process to end", 10)
+    finally:
+        server.kill()
+
+
+def test_a_dead_engine_ends_its_guest_with_the_reason_and_is_started_again(tmp_path: Path, engines: Path):
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        first = guest(server, "fake").pid
+        with Stream(server, "fake", text_input="hello", max_tokens=100000) as other:
+            reader = iter(other)
+            next(reader)
+            error = refusal(server, "fake", text_input="CRASH", max_tokens=5)
+            assert error.startswith("Error generating stream: EngineCore encountered an issue")
+            *_, last = reader
+        assert "exited with status 70" in last["error"]
+        assert "the engine is dead: EngineCore encountered an issue" in last["error"]
+        assert joined(events(server, "fake", text_input="hello", max_tokens=2)) == " hello hello"
+        assert guest(server, "fake").pid != first
+
+
+def test_a_model_whose_engine_is_not_healthy_is_not_ready(tmp_path: Path, engines: Path):
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert server.get("/v2/models/fake/ready").status == 200
+        core(server, "fake").kill()
+        server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
+        assert "the engine of 'fake' is not healthy" in server.log
+
+
+def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unloaded(tmp_path: Path, engines: Path):
+    check = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, check)
+    explicit = ("--model-control-mode=explicit", "--load-model=fake")
+    with ServerProcess(tmp_path / "models", *explicit, work=tmp_path) as server:
+        assert ask(server, "fake", text_input="hello", max_tokens=1)
+        core(server, "fake").kill()
+        core_is_gone = lambda: server.get("/v2/models/fake/ready").status == 400  # noqa: E731
+        server.wait_for(core_is_gone, "the model to be not ready")
+        reply = server.post("/v2/models/fake/generate", {"text_input": "hello"})
+        assert "Model is unavailable due to unhealthy vLLM engine" in reply.error
+        server.wait_log("unloaded 'fake'")
+
+
+def test_health_checks_start_a_model_with_a_dead_engine_anew_elsewhere(tmp_path: Path, engines: Path):
+    check = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, check)
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        core(server, "fake").kill()
+        server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
+        reply = server.post("/v2/models/fake/generate", {"text_input": "hello"})
+        assert "Model is unavailable due to unhealthy vLLM engine" in reply.error
+        assert ask(server, "fake", text_input="hello", max_tokens=1)["text_output"] == "hello hello"
