@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from naiad.environments.download import note_of
 from naiad.environments.entries import read_entries
 from naiad.environments.eviction import Removal, choose_removals, collect
 from naiad.environments.progress import LogReporter
+from naiad.environments.remote import RemoteArchives
 from naiad.environments.store import Store
 from naiad.environments.uses import Uses
 
@@ -53,16 +55,22 @@ def collect_garbage(
     store, uses = Store(root, LogReporter()), Uses(root)
     entries = read_entries(root)
     chosen = choose_removals(entries, now=time.time(), older_than=older_than, keep_bytes=keep_bytes)
-    leftovers = store.leftovers()
+    parts = RemoteArchives(root, LogReporter()).abandoned()
+    leftovers = [*store.leftovers(), *parts]
     size = sum(sum(_sizes(path)) for path in leftovers)
     if not dry_run:
         chosen = collect(store, uses, chosen)
         store.sweep()
+        for part in parts:
+            part.unlink(missing_ok=True)
+            note_of(part).unlink(missing_ok=True)
     return Collected(
         removed=tuple(chosen), kept=len(entries) - len(chosen), leftovers=len(leftovers), leftover_bytes=size
     )
 
 
 def _sizes(path: Path) -> Iterator[int]:
+    if not path.is_dir():
+        yield path.lstat().st_size
     for parent, _, names in os.walk(path):
         yield from (Path(parent, name).lstat().st_size for name in names)
