@@ -9,15 +9,17 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.version import Version
 
 from naiad.environments.base import BaseInterpreter, copy_base, inspect_base
+from naiad.environments.built import BuiltEnvironment, built_in
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.choosing import choose
+from naiad.environments.conda_build import build_conda
 from naiad.environments.conda_meta import record_interpreter, write_history
-from naiad.environments.installed import packages_in
 from naiad.environments.installing import InstallOptions, download, install
 from naiad.environments.manifest import host_platform
 from naiad.environments.probe import ask
@@ -40,25 +42,6 @@ class _Installing:
     options: InstallOptions
     progress: Callable[[str], None]
     reporter: Reporter
-
-
-@dataclass(frozen=True)
-class BuiltEnvironment:
-    """A prefix that was built.
-
-    Attributes:
-        prefix: Where it lies; it may be packed, or copied to another machine as it is.
-        python: Its interpreter.
-        version: Full version of that interpreter.
-        base: The interpreter it was copied from; no longer needed.
-        packages: Name and version of everything installed in it.
-    """
-
-    prefix: Path
-    python: Path
-    version: str
-    base: Path
-    packages: tuple[tuple[str, str], ...]
 
 
 def build(
@@ -89,20 +72,36 @@ def build(
     prefix = output_prefix.resolve()
     _require_free(prefix)
     _require_platform(recipe)
-    base = inspect_base(choose(recipe, python))
-    # Before anything is made: a lock for another version is told at once.
-    packages = wanted(recipe, base.version)
-    installing = _Installing(packages, options or InstallOptions(), progress, reporter or LogReporter())
+    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress, reporter or LogReporter())
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
-        return _build_in(recipe, base, prefix, installing)
+        return make()
     except OSError as error:
         _remove(prefix, created)
         raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
     except BaseException:
         _remove(prefix, created)
         raise
+
+
+def _prepared(
+    recipe: Recipe,
+    prefix: Path,
+    python: str | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: Reporter,
+) -> Callable[[], BuiltEnvironment]:
+    """What makes the environment, once everything is checked that can be before anything is made."""
+    if recipe.conda is not None:
+        return partial(
+            build_conda, recipe, prefix, python=python, options=options, progress=progress, reporter=reporter
+        )
+    base = inspect_base(choose(recipe, python))
+    # A lock that is for another version is told here.
+    installing = _Installing(wanted(recipe, base.version), options, progress, reporter)
+    return partial(_build_in, recipe, base, prefix, installing)
 
 
 def fetch_wheels(
@@ -151,7 +150,7 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _
     _require_hermetic(python, prefix, base)
     # Last: a build that was killed midway must not look like an environment.
     write_history(prefix, base.version)
-    return BuiltEnvironment(prefix, python, base.version, base.executable, _packages(prefix))
+    return built_in(prefix, python, base)
 
 
 def _require_platform(recipe: Recipe) -> None:
@@ -190,10 +189,6 @@ def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None
     outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
     if outside:
         raise ExecutionEnvironmentError(f"{refusal} still uses {', '.join(outside)}; {advice}")
-
-
-def _packages(prefix: Path) -> tuple[tuple[str, str], ...]:
-    return tuple((one.name, one.version) for one in packages_in(prefix) if one.source == "python")
 
 
 def _reason(error: OSError) -> str:

@@ -7,6 +7,7 @@ prefix in texts, first lines of scripts, times in bytecode and records.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -31,10 +32,13 @@ PLACEHOLDER = "/opt/naiad/the-folder-of-this-environment"
 # What conda-pack writes itself lies in temporary files that are gone a moment later.
 _WRITTEN = frozenset({"bin/conda-unpack", "bin/conda_unpack_progress.py"})
 _HISTORY = "conda-meta/history"
+_MADE_HERE = frozenset({"unix_python_entry_point", "pyc_file"})
 _LARGEST_SCRIPT = 1 << 20
+# The second is what pip, uv and rattler write where the path is long or has a space: the shell reads the first line as
+# a command, Python as part of a text.
 _SCRIPT = (
     rb"#!(?:PREFIX/bin/(?P<direct>python[\d.]*)|/usr/bin/env (?P<found>python[\d.]*)"
-    rb"|/bin/sh\n'''exec' \"?PREFIX/bin/(?P<shell>python[\d.]*)\"? \"\$0\" \"\$@\"\n' ''')[ \t]*\n"
+    rb"|/bin/sh\n'''exec' [\"']?PREFIX/bin/(?P<shell>python[\d.]*)[\"']? \"\$0\" \"\$@\"(?:\n' '''| #'''))[ \t]*\n"
 )
 # For the shell a command that starts the interpreter on this very file, for Python a text that nobody reads.
 _START = b"""#!/bin/sh
@@ -142,8 +146,21 @@ def _settle_records(sink: _Sink, prefix: Path) -> None:
             data = without_machine_parts(member.read().decode("utf-8", "surrogateescape"))
             sink.members[name] = replace(member, data=data.encode("utf-8", "surrogateescape"), source=None)
         elif name.startswith("conda-meta/") or name == "info/paths.json":
-            data_here = member.read().replace(os.fsencode(prefix), PLACEHOLDER.encode())
-            sink.members[name] = replace(member, data=data_here, source=None)
+            data = _without_results(member.read()).replace(os.fsencode(prefix), PLACEHOLDER.encode())
+            sink.members[name] = replace(member, data=data, source=None)
+
+
+def _without_results(record: bytes) -> bytes:
+    """A record of conda without digests and sizes of what it wrote: files that hold the prefix."""
+    try:
+        value = json.loads(record)
+        for path in value["paths_data"]["paths"]:
+            made = path.get("path_type") in _MADE_HERE and path.pop("sha256", None) is not None
+            if path.pop("sha256_in_prefix", None) is not None or made:
+                path.pop("size_in_bytes", None)
+    except (KeyError, TypeError, ValueError):
+        return record
+    return json.dumps(value, indent=1, sort_keys=True).encode()
 
 
 def _history(sink: _Sink) -> bytes:

@@ -45,7 +45,7 @@ def wanted(recipe: Recipe, python: str) -> Wanted | None:
     Raises:
         ConfigError: A file is wrong, or the lock is not for this.
     """
-    if recipe.lock is None or recipe.conda is not None:
+    if recipe.lock is None:
         return declared(recipe)
     if recipe.lock.name == LOCK_FILE:
         require_current(recipe, recipe.lock, ".".join(python.split(".")[:2]))
