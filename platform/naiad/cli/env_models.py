@@ -17,11 +17,12 @@ from naiad.environments.inspection import Inspection
 from naiad.environments.progress import LogReporter
 from naiad.environments.store import Store
 from naiad.errors import NaiadError
-from naiad.repository.layout import ModelFiles, available_versions, scan, versions_to_load
+from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
+from naiad.repository.repositories import open_repositories
 from naiad.resolution.decision import ResolutionSettings
-from naiad.resolution.layout import lay_out_guest
 from naiad.resolution.resolve import resolve
+from naiad.resolution.settings import resolution_settings
 
 __all__ = ["environments_of", "models_using", "server_options"]
 
@@ -57,19 +58,19 @@ def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | Enviro
 
     A model whose files are not in order is passed over with a warning: it uses nothing.
     """
-    settings = ResolutionSettings(
-        backend_directories=options.backend_directories,
-        guest=lay_out_guest(options.guest_store),
-        backend_configs=options.backend_configs,
-        auto_complete=options.auto_complete,
-    )
-    for name, files in scan([Path(repository) for repository in options.model_repositories]).models.items():
-        try:
-            sources = list(_of_model(files, options, settings))
-        except NaiadError as error:
-            _log.warning("model '%s': %s", name, error.message)
-            continue
-        yield from ((name, source) for source in sources)
+    settings = resolution_settings(options)
+    repositories = open_repositories(options.model_repositories, is_namespaced=options.model_namespacing)
+    try:
+        for name, files in repositories.scan().models.items():
+            try:
+                repositories.fetch(files)
+                sources = list(_of_model(files, options, settings))
+            except NaiadError as error:
+                _log.warning("model '%s': %s", name, error.message)
+                continue
+            yield from ((name, source) for source in sources)
+    finally:
+        repositories.close()
 
 
 def _of_model(
@@ -79,7 +80,7 @@ def _of_model(
     if config.platform == "ensemble":
         return
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):
-        found = resolve(config, model_dir=files.directory, version=version, settings=settings)
+        found = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
         if found.environment is not None:
             yield found.environment
 

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from naiad.cli.serve import log_settings, open_log, report
 from naiad.cli.usage import usage
@@ -22,8 +21,8 @@ from naiad.repository.read import read_config
 from naiad.repository.repositories import Repositories, open_repositories
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly, explain_steps
-from naiad.resolution.layout import lay_out_guest
 from naiad.resolution.resolve import check_stub_supports, resolve
+from naiad.resolution.settings import resolution_settings
 
 __all__ = ["explain"]
 
@@ -78,14 +77,9 @@ def _explain_of(files: ModelFiles, options: ServerOptions, *, version: int | Non
     if version is not None and version not in available:
         raise RepositoryError(f"model '{model}' has no version {version}; it has {', '.join(map(str, available))}")
     versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
-    settings = ResolutionSettings(
-        backend_directories=options.backend_directories,
-        guest=lay_out_guest(options.guest_store),
-        backend_configs=options.backend_configs,
-        auto_complete=options.auto_complete,
-    )
+    settings = resolution_settings(options)
     for number in versions:
-        _explain_version(config, files.directory, number, settings, options.env_store if prepare else None)
+        _explain_version(config, files, number, settings, options if prepare else None)
 
 
 def _find(model: str, repositories: Repositories) -> ModelFiles:
@@ -106,10 +100,10 @@ def _find(model: str, repositories: Repositories) -> ModelFiles:
 
 
 def _explain_version(
-    config: ModelConfig, model_dir: Path, version: int, settings: ResolutionSettings, store: Path | None
+    config: ModelConfig, files: ModelFiles, version: int, settings: ResolutionSettings, preparing: ServerOptions | None
 ) -> None:
-    resolution = resolve(config, model_dir=model_dir, version=version, settings=settings)
-    environment = None if store is None else _prepare(resolution, store)
+    resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
+    environment = None if preparing is None else _prepare(resolution, preparing)
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -118,10 +112,11 @@ def _explain_version(
         print(explain_plainly(resolution, environment), end="")
 
 
-def _prepare(resolution: Resolution, store: Path) -> PreparedEnvironment:
+def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironment:
     from naiad.environments.manager import EnvironmentManager
+    from naiad.environments.policy import store_policy
 
-    manager = EnvironmentManager(store)
+    manager = EnvironmentManager(options.env_store, policy=store_policy(options))
     ready: PreparedEnvironment = manager.prepare(
         resolution.environment, python=resolution.python, label=resolution.model
     )

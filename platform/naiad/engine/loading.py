@@ -149,7 +149,8 @@ class Loader:
         return loaded
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
-        resolution = resolve(config, model_dir=files.directory, version=version, settings=self._settings.resolution)
+        settings = self._settings.resolution
+        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
         for step in resolution.steps:
             logger.debug("%s: %s", config.name, step)
         environment = self._environments.prepare(resolution.environment, python=resolution.python, label=config.name)

@@ -50,12 +50,14 @@ class ModelFiles:
         repository: The repository that holds it.
         directory: Its directory.
         namespace: Its repository as it was given, where repositories are namespaces; else empty.
+        uri: Where its directory was copied from; empty if it lies on this machine.
     """
 
     name: str
     repository: Path
     directory: Path
     namespace: str = ""
+    uri: str = ""
 
     @property
     def key(self) -> str:

@@ -10,6 +10,7 @@ from naiad.lifecycle.polling import Look, Signature
 from naiad.repository.layout import ModelFiles, RepositoryScan, combine
 from naiad.repository.place import LocalPlace, Place
 from naiad.repository.remote import RemotePlace
+from naiad.storage.locations import has_scheme
 from naiad.storage.opening import open_storage
 
 __all__ = ["Repositories", "open_repositories"]
@@ -78,6 +79,7 @@ class Repositories:
             repository=place.directory,
             directory=place.directory / name,
             namespace=place.given if self.is_namespaced else "",
+            uri=f"{place.given}/{name}" if has_scheme(place.given) else "",
         )
 
 

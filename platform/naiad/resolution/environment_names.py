@@ -135,7 +135,8 @@ def _uri_beside(path: Path, places: Places) -> str:
     relative = os.path.relpath(os.path.normpath(path), places.model_dir)
     if not relative.startswith("../"):
         return ""
-    scheme, _, rest = places.model_uri.partition("://")
+    # The last one: `s3://https://host:port/bucket/path` has two.
+    scheme, _, rest = places.model_uri.rpartition("://")
     joined = posixpath.normpath(posixpath.join(rest, relative))
     # A bucket, or a host, is where every path ends.
     return f"{scheme}://{joined}" if joined.partition("/")[0] == rest.partition("/")[0] else ""
