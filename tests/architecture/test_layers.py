@@ -20,7 +20,7 @@ LAYERS = (
     {"workers"},
     {"engine"},
     {"frontends"},
-    {"app"},
+    {"app", "doctor"},
     {"cli", "testing", "inprocess"},
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}

@@ -51,6 +51,15 @@ def _explain(flags: tuple[str, ...]) -> int:
     return explain(flags)
 
 
+@_naiad.command("doctor", context_settings=_PASS_ON)
+@click.argument("flags", metavar="MODEL_REPOSITORY [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
+def _doctor(flags: tuple[str, ...]) -> int:
+    """Say what would go wrong with a repository here."""
+    from naiad.cli.doctor import doctor
+
+    return doctor(flags)
+
+
 @_naiad.command("run", context_settings=_PASS_ON)
 @click.argument("flags", metavar="MODEL_DIR [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
 def _run_once(flags: tuple[str, ...]) -> int:

@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from naiad.cli.explain import explain
 
             return explain(rest)
+        case ["doctor", *rest]:
+            from naiad.cli.doctor import doctor
+
+            return doctor(rest)
         case ["run", *rest]:
             from naiad.cli.run import run as run_once
 

@@ -85,7 +85,7 @@ class LoopThread:
 
 
 class _Workers(concurrent.futures.ThreadPoolExecutor):
-    """Threads for what blocks. At the end of a program they take nothing any more; the loop's own thread does it then."""
+    """Threads for what blocks. At the end of a program they take nothing any more; the loop's thread does it then."""
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[_T]:
         """Call a function on a thread, if there are threads."""

@@ -1,0 +1,130 @@
+"""Compiled modules: whether this machine's libraries have the symbols that they ask for.
+
+Symbols carry versions: a file that asks for GLIBC_2.34 or GLIBCXX_3.4.30 is refused by the loader of a system whose
+library knows no such version, and the import fails. Read from the files; nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from naiad.doctor.findings import Finding, Severity
+from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.symbols import required_versions
+
+__all__ = ["examine_binaries", "examine_own_modules"]
+
+_RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
+"""Libraries of compilers that conda environments bring along, and conda's packages of them."""
+
+_SYSTEM_FOLDERS = tuple(
+    Path(folder)
+    for folder in (
+        f"/lib/{platform.machine()}-linux-gnu",
+        f"/usr/lib/{platform.machine()}-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    )
+)
+_GLIBC = "GLIBC_"
+
+
+def examine_binaries(environment: ReadyEnvironment) -> list[Finding]:
+    """What compiled modules of an environment ask for in vain."""
+    return list(_examine(_compiled_in(environment.prefix), environment.prefix))
+
+
+def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """Compiled modules that a model brings beside its code: their symbols, and the Python they are for."""
+    files = sorted(folder.glob("*.so"))
+    yield from _examine(files, environment.prefix)
+    for file in files:
+        parts = file.name.split(".")
+        tag = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - name.tag.so
+        if tag.startswith("cpython-") and environment.abi and tag != environment.abi:
+            yield Finding(
+                severity=Severity.ERROR,
+                code="compiled-for-another-python",
+                message=f"{file.name} is compiled for {tag} and cannot be imported by {environment.abi}",
+                advice="compile it with the Python of the model's environment",
+                where=str(file),
+            )
+
+
+def _compiled_in(prefix: Path) -> Iterator[Path]:
+    for packages in prefix.glob("lib/python3*/site-packages"):
+        yield from (file for file in packages.rglob("*.so*") if file.is_file() and not file.is_symlink())
+
+
+def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
+    wanting: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    for file in files:
+        for library, version in required_versions(file):
+            if not _has(library, version, prefix):
+                wanting[library, version].append(file)
+    newest: dict[str, tuple[str, list[Path]]] = {}
+    for (library, version), asking in wanting.items():
+        if library not in newest or _key(version) > _key(newest[library][0]):
+            newest[library] = (version, asking)
+    for library, (version, asking) in sorted(newest.items()):
+        more = f" and {len(asking) - 1} other files" if len(asking) > 1 else ""
+        yield Finding(
+            severity=Severity.ERROR,
+            code="missing-symbols",
+            message=f"{asking[0].name}{more} need {version}, which {_provider(library, prefix)} does not have",
+            advice=_advice(library),
+            where=str(asking[0]),
+        )
+
+
+def _has(library: str, version: str, prefix: Path) -> bool:
+    if version.startswith(_GLIBC):
+        return _glibc_has(version)
+    if library not in _RUNTIMES:
+        return True  # libraries that wheels bring along; their names are their own
+    found = _find(library, prefix)
+    return found is None or _names_in(found, version)
+
+
+def _glibc_has(version: str) -> bool:
+    kind, here = platform.libc_ver(sys.executable)
+    try:
+        return kind != "glibc" or Version(version.removeprefix(_GLIBC)) <= Version(here)
+    except InvalidVersion:
+        return True  # GLIBC_PRIVATE and the like
+
+
+def _find(library: str, prefix: Path) -> Path | None:
+    folders = (prefix / "lib", *_SYSTEM_FOLDERS)
+    return next((folder / library for folder in folders if (folder / library).is_file()), None)
+
+
+@functools.cache
+def _names_in(library: Path, version: str) -> bool:
+    """Whether a library defines a version: its name stands among the library's strings."""
+    return version.encode() + b"\0" in library.read_bytes()
+
+
+def _provider(library: str, prefix: Path) -> str:
+    if library not in _RUNTIMES:
+        return f"this machine's glibc {platform.libc_ver(sys.executable)[1]}"
+    return str(_find(library, prefix))
+
+
+def _advice(library: str) -> str:
+    if library in _RUNTIMES:
+        return f"add a newer {_RUNTIMES[library]} to the environment, or run on a newer system"
+    return "build the environment on a system as old as the oldest it is to run on, or run on a newer one"
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.rpartition("_")[2].split(".") if part.isdigit())

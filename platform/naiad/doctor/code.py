@@ -1,0 +1,121 @@
+"""The code of a model, read by the interpreter that would run it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from naiad.doctor.findings import Finding, Severity
+from naiad.environments.asking import run_script
+from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.versions import version_text
+from naiad.resolution.decision import Resolution
+
+__all__ = ["examine_code"]
+
+_MARK = "naiad-code:"
+_TIME_LIMIT = 60.0
+# The guest makes these itself.
+_OF_THE_GUEST = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
+_SEVERITIES = {"required": Severity.ERROR, "deferred": Severity.WARNING, "optional": Severity.NOTE}
+_KINDS = {
+    "required": "imports {name}, which is not {place}",
+    "deferred": "a function imports {name}, which is not {place}",
+    "optional": "imports {name} where it is there, and it is not {place}",
+}
+_ADVICE = {
+    "syntax": "correct it, or give the model a newer Python if it is written for one",
+    "unreadable-code": "save it as UTF-8 text that the server's user may read",
+    "no-class": "define class TritonPythonModel with a method execute(self, requests)",
+    "no-execute": "define execute(self, requests), which returns one response for each request",
+    "arguments": "give it these parameters",
+    "generator": "return a list of responses; a decoupled model sends them with request.get_response_sender()",
+    "relative-import": "write it without the dot: the backend's folder is on the path",
+}
+_PACKAGES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "sentence_transformers": "sentence-transformers",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages whose modules have other names; for all others they are the same."""
+
+
+def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """What is wrong with the code of a version of a model, and what it imports in vain.
+
+    Raises:
+        ExecutionEnvironmentError: If the interpreter does not work.
+    """
+    asked = {
+        "file": str(resolution.model_file),
+        "folders": [str(folder) for folder in _folders(resolution)],
+        "known": _OF_THE_GUEST,
+        "is_package": not resolution.shared,
+    }
+    told = run_script(
+        environment.python,
+        "_code_script.py",
+        mark=_MARK,
+        options=("-E", "-B") if environment.user_site else ("-I", "-B"),
+        arguments=[json.dumps(asked)],
+        library_path=environment.library_path,
+        time_limit=_TIME_LIMIT,
+    )
+    for problem in told["problems"]:
+        yield Finding(
+            severity=Severity.ERROR,
+            code=problem["code"],
+            message=f"Python {version_text(environment.version)}: {problem['message']}"
+            if problem["code"] == "syntax"
+            else problem["message"],
+            advice=_ADVICE[problem["code"]],
+            where=_where(problem),
+        )
+    for missing in told["missing"]:
+        yield _missing_import(missing, environment)
+
+
+def _folders(resolution: Resolution) -> tuple[Path, ...]:
+    """What the guest appends to `sys.path` (`naiad_stub.loader`)."""
+    if resolution.shared:
+        return resolution.model_file.parent, resolution.utils_dir
+    return resolution.version_dir, resolution.model_dir, resolution.utils_dir
+
+
+def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> Finding:
+    name, kind = missing["name"], missing["kind"]
+    return Finding(
+        severity=_SEVERITIES[kind],
+        code="missing-import" if kind != "optional" else "optional-import",
+        message=_KINDS[kind].format(name=name, place=_place(missing, environment)),
+        advice=_advice(missing, environment),
+        where=_where(missing),
+    )
+
+
+def _place(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
+    return f"at {missing['wanted']}" if missing["wanted"] else f"in {environment}"
+
+
+def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
+    top = missing["name"].lstrip(".").partition(".")[0]
+    if missing["wanted"]:
+        return "put that file there, or import it by its right name"
+    near = f"write {missing['near']}, if that is what is meant; else " if missing["near"] else ""
+    package = _PACKAGES.get(top, top)
+    if environment.is_host:
+        return (
+            f"{near}install {package} beside naiad, or give the model an environment that has it (EXECUTION_ENV_PATH)"
+        )
+    return f"{near}add {package} to the environment and pack it anew"
+
+
+def _where(told: dict[str, Any]) -> str:
+    return f"{told['file']}:{told['line']}" if told["line"] else str(told["file"])

@@ -1,0 +1,59 @@
+"""Ensembles: whether the models of their steps are there, and fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from naiad.config import model_config_pb2 as pb
+from naiad.config.ensemble_members import check_members
+from naiad.config.validate import validate, validate_response_cache
+from naiad.doctor.model import Examined
+from naiad.engine.ensemble_check import find_members, needed_models
+from naiad.errors import ConfigError, NaiadError
+from naiad.lifecycle.dependencies import find_cycle
+from naiad.repository.layout import model_key
+
+__all__ = ["examine_ensembles"]
+
+
+def examine_ensembles(models: Mapping[str, Examined]) -> None:
+    """Note what is wrong with the ensembles among some models, which are all there are."""
+    ensembles: dict[str, pb.ModelConfig] = {}
+    for key, examined in models.items():
+        if examined.message is not None and examined.message.HasField("ensemble_scheduling"):
+            find_members(examined.message, examined.files.namespace, lambda name: _keys_of(name, models))
+            ensembles[key] = examined.message
+    needs = {key: needed_models(message) for key, message in ensembles.items()}
+    for key, message in ensembles.items():
+        try:
+            validate(message, with_io=True)
+            validate_response_cache(message)
+            last = find_cycle(key, needs)
+            if last:
+                raise ConfigError(f"circular dependency between ensembles: {key} -> ... -> {last} -> {key}")
+            _check_members(key, message, models)
+        except NaiadError as error:
+            models[key].add("config", error, where=str(models[key].files.directory))
+
+
+def _keys_of(name: str, models: Mapping[str, Examined]) -> Collection[str]:
+    return [key for key, examined in models.items() if examined.files.name == name]
+
+
+def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, Examined]) -> None:
+    missing = sorted(needed_models(message) - models.keys())
+    if missing:
+        raise ConfigError(f"ensemble {key} contains models that are not available or ambiguous: {', '.join(missing)}")
+    members: dict[str, pb.ModelConfig] = {}
+    for step in message.ensemble_scheduling.step:
+        member = models[model_key(step.model_namespace, step.model_name)]
+        if step.model_version not in (-1, *member.versions):
+            raise ConfigError(
+                f"ensemble '{key}' depends on '{member.files.key}' whose required version {step.model_version} is not "
+                "loaded."
+            )
+        # One that is broken has findings of its own, and one that completes itself is known when it is loaded.
+        if member.message is not None and member.message.input and member.message.output:
+            members[step.model_name] = member.message
+    if {step.model_name for step in message.ensemble_scheduling.step} == members.keys():
+        check_members(message, members)

@@ -1,0 +1,281 @@
+"""Run by a model's interpreter to read the model's code without running it; prints one line of JSON.
+
+The interpreter that will run the code knows best what it can parse and what it can import. Must run on Python 3.8.
+Kept as a file of its own so that linters and tests see it; its text is passed with `-c`.
+"""
+
+# ruff: noqa: T201, PTH100, PTH112, PTH113, PTH118, PTH120, UP006, UP031, UP035, UP045
+# No pathlib: it would be imported for this alone. Old spellings of types, for an old Python.
+
+import ast
+import difflib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pkgutil
+import sys
+import tokenize
+import warnings
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+MARK = "naiad-code:"
+CLASS = "TritonPythonModel"
+REQUIRED, OPTIONAL, DEFERRED = "required", "optional", "deferred"
+IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+ARGUMENTS = {"execute": ("self", "requests"), "initialize": ("self", "args"), "finalize": ("self",)}
+OLDER_DIALECT = "triton_python_backend."
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Reader:
+    """Reads the code of a model and of the modules beside it that it imports."""
+
+    def __init__(self, folders: List[str], known: List[str], *, is_package: bool) -> None:
+        self.folders = [os.path.abspath(folder) for folder in folders]
+        self.known = set(known)
+        self.is_package = is_package
+        self.problems: List[Dict[str, Any]] = []
+        self.missing: List[Dict[str, Any]] = []
+        self.seen: Set[str] = set()
+        self.waiting: List[str] = []
+
+    def read(self, main: str) -> None:
+        """Read the model's own file and whatever it leads to beside it."""
+        tree = self._parse(main)
+        if tree is not None:
+            self._check_class(main, tree)
+            self._imports(main, tree)
+        while self.waiting:
+            path = self.waiting.pop()
+            tree = self._parse(path)
+            if tree is not None:
+                self._imports(path, tree)
+
+    def _parse(self, path: str) -> Optional[ast.Module]:
+        self.seen.add(path)
+        try:
+            with tokenize.open(path) as file:
+                text = file.read()
+            tree = ast.parse(text, path)
+            compile(tree, path, "exec")
+        except SyntaxError as error:
+            self._problem("syntax", path, error.lineno or 0, error.msg)
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            self._problem("unreadable-code", path, 0, str(error))
+        else:
+            return tree
+        return None
+
+    def _problem(self, code: str, path: str, line: int, message: str) -> None:
+        self.problems.append({"code": code, "file": path, "line": line, "message": message})
+
+    # -- the class ------------------------------------------------------------------------------------------------
+
+    def _check_class(self, path: str, tree: ast.Module) -> None:
+        classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        model = classes.get(CLASS)
+        if model is None:
+            if CLASS not in set(bound_names(tree)) and "*" not in set(bound_names(tree)):
+                self._problem("no-class", path, 0, "it defines no class " + CLASS)
+            return
+        methods = methods_of(model, classes)
+        if methods is None:
+            return  # a base class or a decorator of another module may do anything
+        if "execute" not in methods:
+            self._problem("no-execute", path, model.lineno, CLASS + " has no method execute(self, requests)")
+        for name, wanted in ARGUMENTS.items() if OLDER_DIALECT not in text_of_imports(tree) else ():
+            method = methods.get(name)
+            if isinstance(method, Function):
+                self._check_method(path, method, wanted)
+
+    def _check_method(self, path: str, method: Any, wanted: Tuple[str, ...]) -> None:
+        if not method.decorator_list and not takes(method.args, len(wanted)):
+            signature = "%s(%s)" % (method.name, ", ".join(wanted))
+            self._problem("arguments", path, method.lineno, "%s cannot be called as %s" % (method.name, signature))
+        if method.name == "execute" and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(method)):
+            self._problem("generator", path, method.lineno, "execute yields, so that calling it runs none of it")
+
+    # -- imports --------------------------------------------------------------------------------------------------
+
+    def _imports(self, path: str, tree: ast.Module) -> None:
+        for node, kind in imports_in(tree, REQUIRED):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(path, node.lineno, kind, alias.name, [])
+            elif isinstance(node, ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                if node.level:
+                    self._import_relative(path, node, kind, names)
+                else:
+                    self._import(path, node.lineno, kind, node.module or "", names)
+
+    def _import_relative(self, path: str, node: ast.ImportFrom, kind: str, names: List[str]) -> None:
+        if not self.is_package and os.path.dirname(path) in self.folders:
+            text = "a module of a shared backend is no part of a package: 'from .%s import' fails" % (node.module or "")
+            self._problem("relative-import", path, node.lineno, text)
+            return
+        folder = os.path.dirname(path)
+        for _ in range(node.level - 1):
+            folder = os.path.dirname(folder)
+        for name in [node.module] if node.module else names:
+            where = os.path.join(folder, *name.split("."))
+            found = [each for each in (where + ".py", os.path.join(where, "__init__.py")) if os.path.isfile(each)]
+            if found:
+                self._follow(found[0])
+            elif node.module and not os.path.isdir(where) and not compiled(folder, name):
+                self._missing(path, node.lineno, kind, "." * node.level + name, where + ".py")
+
+    def _import(self, path: str, line: int, kind: str, module: str, names: List[str]) -> None:
+        top = module.partition(".")[0]
+        if top in self.known or top in sys.builtin_module_names:
+            return
+        spec = find(top)
+        if spec is None:
+            self._missing(path, line, kind, module, "")
+            return
+        self._follow(spec.origin)
+        parts = module.split(".")[1:]
+        name = top
+        while spec.submodule_search_locations is not None and parts:
+            is_namespace = spec.origin is None
+            name += "." + parts.pop(0)
+            inner = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
+            if inner is None:
+                # Packages may make modules while they are imported; a folder without code makes none.
+                if is_namespace:
+                    self._missing(path, line, kind, name, "")
+                return
+            spec = inner
+            self._follow(spec.origin)
+        if spec.submodule_search_locations is not None and not parts:
+            for each in names:
+                inner = importlib.machinery.PathFinder.find_spec(name + "." + each, spec.submodule_search_locations)
+                if inner is not None:
+                    self._follow(inner.origin)
+
+    def _follow(self, origin: Optional[str]) -> None:
+        """Read a file later if it is the model's own."""
+        if origin is None or not origin.endswith(".py") or origin in self.seen:
+            return
+        if any(os.path.abspath(origin).startswith(folder + os.sep) for folder in self.folders):
+            self.seen.add(origin)
+            self.waiting.append(origin)
+
+    def _missing(self, path: str, line: int, kind: str, name: str, wanted: str) -> None:
+        top = name.partition(".")[0]
+        near = difflib.get_close_matches(top, [each.name for each in pkgutil.iter_modules(sys.path)], n=1, cutoff=0.75)
+        self.missing.append(
+            {"file": path, "line": line, "kind": kind, "name": name, "wanted": wanted, "near": near[0] if near else ""}
+        )
+
+
+def find(top: str) -> Optional[importlib.machinery.ModuleSpec]:
+    """Where a module would be imported from; importing nothing."""
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+
+
+def compiled(folder: str, name: str) -> bool:
+    """Whether a compiled module of that name lies in a folder."""
+    return any(os.path.isfile(os.path.join(folder, name + end)) for end in importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def imports_in(node: ast.AST, kind: str) -> Iterator[Tuple[ast.AST, str]]:
+    """All imports below a node, and whether a failure of each would be one of the module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child, kind
+        elif isinstance(child, (*Function, ast.Lambda)):
+            yield from imports_in(child, DEFERRED if kind == REQUIRED else kind)
+        elif isinstance(child, ast.If):
+            if "TYPE_CHECKING" not in ast.dump(child.test):
+                yield from imports_in(child, OPTIONAL)
+        elif isinstance(child, ast.Try):
+            yield from imports_in(child, OPTIONAL if any(map(catches, child.handlers)) else kind)
+        elif isinstance(child, ast.With) and any("suppress" in ast.dump(item) for item in child.items):
+            yield from imports_in(child, OPTIONAL)
+        else:
+            yield from imports_in(child, kind)
+
+
+def catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler takes errors of imports."""
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(name, ast.Name) and name.id in IMPORT_ERRORS for name in names)
+
+
+def text_of_imports(tree: ast.Module) -> str:
+    """The modules a file imports."""
+    return " ".join(
+        [node.module + "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        + [alias.name + "." for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    )
+
+
+def bound_names(tree: ast.Module) -> Iterator[str]:
+    """Names that statements other than classes bind anywhere in a module, `*` for all of another's."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield alias.asname or alias.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, Function):
+            yield node.name
+
+
+def methods_of(model: ast.ClassDef, classes: Dict[str, ast.ClassDef]) -> Optional[Dict[str, ast.AST]]:
+    """What a class and its bases define by name; None where that cannot be told from the file."""
+    if model.decorator_list or model.keywords:
+        return None
+    found: Dict[str, ast.AST] = {}
+    for base in reversed(model.bases):
+        if isinstance(base, ast.Name) and base.id == "object":
+            continue
+        inherited = (
+            methods_of(classes[base.id], classes)
+            if isinstance(base, ast.Name) and base.id in classes and base.id != model.name
+            else None
+        )
+        if inherited is None:
+            return None
+        found.update(inherited)
+    for node in own_nodes(model):
+        if isinstance(node, Function):
+            found[node.name] = node
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = node
+    return found
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything below a node that is in no function or class of its own."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (*Function, ast.ClassDef, ast.Lambda)):
+            yield from own_nodes(child)
+
+
+def takes(args: ast.arguments, count: int) -> bool:
+    """Whether a function can be called with so many arguments."""
+    positional = len(args.posonlyargs) + len(args.args)
+    needed_by_name = sum(default is None for default in args.kw_defaults)
+    return positional - len(args.defaults) <= count <= (1000 if args.vararg else positional) and not needed_by_name
+
+
+def main() -> None:
+    """Print what is wrong with the code."""
+    asked = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    sys.path += asked["folders"]  # as the guest does: the environment's own modules come first
+    reader = Reader(asked["folders"], asked["known"], is_package=asked["is_package"])
+    reader.read(asked["file"])
+    print(MARK + json.dumps({"problems": reader.problems, "missing": reader.missing}))
+
+
+main()
