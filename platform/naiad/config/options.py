@@ -118,20 +118,11 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         metrics_address=given.text("metrics-address") or http_address,
         metrics_port=given.number("metrics-port"),
         allow_cpu_metrics=given.switch("allow-cpu-metrics"),
-        log_verbose=given.number("log-verbose"),
-        log_info=given.switch("log-info"),
-        log_warning=given.switch("log-warning"),
-        log_error=given.switch("log-error"),
-        log_format=LogFormat(given.text("log-format")),
-        log_file=Path(given.text("log-file")) if given.text("log-file") else None,
+        **_log(given),
         backend_directories=_backend_directories(given),
         backend_configs=configs,
         python_settings=_python_settings(given, configs),
-        env_store=environment_store(given.text("env-store"), environ),
-        env_store_max_bytes=given.number("env-store-max-bytes"),
-        env_directories=tuple(path.absolute() for path in given.paths("env-directory")),
-        env_trust=Path(given.text("env-trust")) if given.text("env-trust") else None,
-        env_require_digest=given.switch("env-require-digest"),
+        **_environments(given, environ),
         stub_restart_limit=given.number("stub-restart-limit"),
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
@@ -149,6 +140,29 @@ def _access(given: GivenFlags) -> dict[str, Any]:
         "grpc_restrictions": parse_restrictions(given, "grpc-restricted-protocol"),
         "grpc_forward": parse_pattern(given, "grpc-header-forward-pattern"),
         "grpc_tls": parse_tls(given, "grpc"),
+    }
+
+
+def _log(given: GivenFlags) -> dict[str, Any]:
+    """Fields about the log."""
+    return {
+        "log_verbose": given.number("log-verbose"),
+        "log_info": given.switch("log-info"),
+        "log_warning": given.switch("log-warning"),
+        "log_error": given.switch("log-error"),
+        "log_format": LogFormat(given.text("log-format")),
+        "log_file": Path(given.text("log-file")) if given.text("log-file") else None,
+    }
+
+
+def _environments(given: GivenFlags, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Fields about where environments come from, and where they are kept."""
+    return {
+        "env_store": environment_store(given.text("env-store"), environ),
+        "env_store_max_bytes": given.number("env-store-max-bytes"),
+        "env_directories": tuple(path.absolute() for path in given.paths("env-directory")),
+        "env_trust": Path(given.text("env-trust")) if given.text("env-trust") else None,
+        "env_require_digest": given.switch("env-require-digest"),
     }
 
 

@@ -1,0 +1,202 @@
+"""Embeddings, the list of models, keys, ports, and what is refused."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+
+import openai
+import pytest
+from openai import OpenAI
+from support.server import ServerProcess
+
+from .conftest import KEY, MODELS
+
+
+def raw(port, method, path, body=b"", **headers):
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def refused(port, path, **document):
+    status, answer = raw(port, "POST", path, json.dumps(document))
+    return status, answer["error"]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings_of_one_text_and_of_several(client, encoding):
+    answer = client.embeddings.create(model="speaker", input=["four", "eleven"], encoding_format=encoding)
+    if encoding == "float":
+        assert [item.embedding for item in answer.data] == [[4.0, 0.5, 0.5, 0.5], [6.0, 0.5, 0.5, 0.5]]
+    else:
+        assert all(isinstance(item.embedding, str) for item in answer.data)
+    assert [item.index for item in answer.data] == [0, 1]
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (2, 2)
+    assert len(client.embeddings.create(model="speaker", input="one", dimensions=2).data[0].embedding) == 2
+
+
+def test_models_that_write_text_are_listed(client):
+    listed = client.models.list().data
+    assert [model.id for model in listed] == ["speaker", "upper"]
+    assert (listed[0].object, listed[0].owned_by) == ("model", "naiad")
+    assert client.models.retrieve("speaker").created == listed[0].created > 0
+
+
+def test_unknown_models_do_not_exist(client):
+    for ask in (
+        lambda: client.models.retrieve("nobody"),
+        lambda: client.models.retrieve("adder"),
+        lambda: client.completions.create(model="nobody", prompt="x"),
+        lambda: client.completions.create(model="nobody:fine", prompt="x"),
+    ):
+        with pytest.raises(openai.NotFoundError, match=r"The model `\S+` does not exist") as caught:
+            ask()
+        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "message", "param"),
+    [
+        ("chat/completions", {"messages": []}, "you must provide a `model` parameter", "model"),
+        ("chat/completions", {"model": "speaker"}, "you must provide a `messages` parameter", "messages"),
+        (
+            "chat/completions",
+            {"model": "speaker", "messages": []},
+            "`messages` must hold at least one message",
+            "messages",
+        ),
+        (
+            "chat/completions",
+            {"model": "speaker", "messages": [{"content": "x"}]},
+            "`messages[0]` must be an object with a `role`",
+            "messages[0]",
+        ),
+        (
+            "chat/completions",
+            {"model": "speaker", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "only text message is supported, but got image_url",
+            "messages[0].content",
+        ),
+        (
+            "chat/completions",
+            {"model": "speaker", "messages": [{"role": "user", "content": "x"}], "top_logprobs": 2},
+            "`top_logprobs` can only be used when `logprobs` is True",
+            "top_logprobs",
+        ),
+        (
+            "chat/completions",
+            {"model": "upper", "messages": [{"role": "user", "content": "x"}]},
+            "The model `upper` takes no conversations",
+            "model",
+        ),
+        (
+            "completions",
+            {"model": "speaker", "prompt": "x", "temprature": 1},
+            "Unrecognized request argument supplied: temprature; did you mean `temperature`?",
+            "temprature",
+        ),
+        (
+            "completions",
+            {"model": "speaker", "prompt": "x", "temperature": 3},
+            "`temperature` must be between 0 and 2, got 3",
+            "temperature",
+        ),
+        (
+            "completions",
+            {"model": "speaker", "prompt": "x", "max_tokens": "many"},
+            "`max_tokens` must be an integer, not a string",
+            "max_tokens",
+        ),
+        ("completions", {"model": "speaker", "prompt": ""}, "prompt must be non-empty", "prompt"),
+        ("completions", {"model": "speaker", "prompt": [1, 2]}, "`prompt` must be a string or an array", "prompt"),
+        (
+            "completions",
+            {"model": "speaker", "prompt": "x", "stream_options": {"include_usage": True}},
+            "`stream_options` can only be used when `stream` is True",
+            "stream_options",
+        ),
+        ("completions", {"model": "speaker", "prompt": "x", "suffix": "y"}, "suffix is not currently", "suffix"),
+        ("completions", {"model": "adder", "prompt": "x"}, "The model `adder` writes no text", "model"),
+        (
+            "completions",
+            {"model": "speaker", "prompt": "x", "response_format": {"type": "xml"}},
+            "`response_format` must be",
+            "response_format",
+        ),
+        ("embeddings", {"model": "upper", "input": "x"}, "The model `upper` makes no embeddings", "model"),
+        ("embeddings", {"model": "speaker", "input": []}, "`input` must be a non-empty string", "input"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_in_openais_shape(server, path, document, message, param):
+    status, error = refused(server.openai_port, f"/v1/{path}", **document)
+    assert status == 400
+    assert error["message"].startswith(message)
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+
+
+def test_bodies_that_are_no_objects_and_paths_that_are_none(server):
+    port = server.openai_port
+    for body, message in ((b"{", "We could not parse the JSON body"), (b"[]", "The body of the request must be")):
+        status, answer = raw(port, "POST", "/v1/completions", body)
+        assert (status, answer["error"]["message"].startswith(message)) == (400, True)
+    status, answer = raw(port, "GET", "/v1/nothing")
+    assert (status, answer["error"]["message"]) == (404, "Invalid URL (GET /v1/nothing)")
+    status, answer = raw(port, "GET", "/v1/completions")
+    assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
+    assert raw(port, "GET", "/v2/health/live")[0] == 404
+    assert raw(server.http_port, "GET", "/v1/models")[0] == 404
+
+
+def test_models_are_loaded_and_unloaded_in_explicit_mode_alone(server):
+    status, error = refused(server.openai_port, "/v1/models/upper/unload")
+    assert status in {400, 503}
+    assert "explicit" in error["message"]
+
+
+def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_there_are_some(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text(f"# ours\n{KEY}\n")
+    server = ServerProcess(
+        MODELS,
+        f"--openai-api-keys-file={keys}",
+        "--model-control-mode=explicit",
+        "--load-model=speaker",
+        work=tmp_path,
+        environ={"NAIAD_OPENAI_API_KEYS": "another"},
+    )
+    server.command.append(f"--openai-port={server.http_port}")
+    with server:
+        base = f"http://127.0.0.1:{server.http_port}/v1"
+        for key in (KEY, "another"):
+            with OpenAI(base_url=base, api_key=key, max_retries=0) as client:
+                assert [model.id for model in client.models.list().data] == ["speaker"]
+        with (
+            OpenAI(base_url=base, api_key="a wrong one", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError, match="Incorrect API key provided") as caught,
+        ):
+            client.models.list()
+        assert caught.value.code == "invalid_api_key"
+        status, answer = raw(server.http_port, "GET", "/v1/models")
+        assert (status, answer["error"]["message"][:30]) == (401, "You didn't provide an API key;")
+        authorization = {"Authorization": f"Bearer {KEY}"}
+        assert raw(server.http_port, "POST", "/v1/models/upper/load", **authorization)[1]["id"] == "upper"
+        assert len(raw(server.http_port, "GET", "/v1/models", **authorization)[1]["data"]) == 2
+        assert raw(server.http_port, "POST", "/v1/models/upper/unload", **authorization)[1]["status"] == "success"
+        assert raw(server.http_port, "GET", "/v2")[0] == 200
+        assert KEY not in server.log
+
+
+def test_a_file_without_keys_is_refused(tmp_path):
+    (tmp_path / "keys").write_text("# none\n")
+    server = ServerProcess(
+        MODELS, "--openai-port=0", f"--openai-api-keys-file={tmp_path / 'keys'}", work=tmp_path, wait=""
+    )
+    server.start()
+    try:
+        server.wait_exit()
+        assert "holds no key; write one on each line" in server.log
+    finally:
+        server.kill()
