@@ -30,7 +30,7 @@ def names(*arguments):
         (["--grpc-use-ssl=1"], [("grpc-use-ssl", "1")]),
         # Unique for the reference, so unique here, although a flag of our own starts alike.
         (["--en=1"], [("enable-peer-access", "1")]),
-        (["--env=/s"], [("env-store", "/s")]),
+        (["--stub-restart-l=1"], [("stub-restart-limit", "1")]),
     ],
 )
 def test_flags_are_understood_as_getopt_does(arguments, found):
