@@ -92,8 +92,15 @@ HTTP = {
     "an input too many": Departure(_TOO_MANY, 400, f"{_ID}expected 2 inputs but got 3 inputs for model 'add_sub'."),
 }
 
+_NO_REGIONS = Departure(_NEWER, "UNIMPLEMENTED", HTTP["shared memory that was never registered"].error)
+
 GRPC = {
     "unknown ready": Departure(_NEWER, "NOT_FOUND", "Request for unknown model: 'unknown' is not found"),
     "an output twice": Departure(_NEWER, "INVALID_ARGUMENT", "output 'OUTPUT0' already exists in request"),
     "an input too many": Departure(_TOO_MANY, "INVALID_ARGUMENT", HTTP["an input too many"].error),
+    "a stream that an error ends": Departure(_NEWER, "NOT_FOUND", "Request for unknown model: 'nothing' is not found"),
+    "a region": _NO_REGIONS,
+    "a CUDA region": _NO_REGIONS,
+    "an input in an unknown region": _NO_REGIONS,
+    "an output in an unknown region": _NO_REGIONS,
 }

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from naiad.frontends.grpc import service_pb2 as health
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 TIMEOUT = 20.0
@@ -19,24 +21,69 @@ TIMEOUT = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GrpcCase:
-    """One call: the method's name and its message."""
+    """One call.
+
+    Attributes:
+        method: The method's name.
+        message: Makes its message.
+        more: Make further messages of a stream, each sent once the one before is answered.
+        metadata: Sent with the call.
+        unordered: Names of which the reference mentions any, by the order of a hash table.
+    """
 
     name: str
     method: str
     message: Callable[[], Message]
+    more: Sequence[Callable[[], Message]] = ()
+    metadata: Sequence[tuple[str, str]] = ()
     unordered: Sequence[str] = ()
 
 
 def call(address: str, case: GrpcCase, repository: str) -> dict[str, Any]:
     """Make the call; its answer, or its status, in a form that can be stored."""
-    with contextlib.closing(grpc.insecure_channel(address)) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        try:
-            answer = getattr(stub, case.method)(case.message(), timeout=TIMEOUT)
-        except grpc.RpcError as error:
-            return {"code": error.code().name, "details": (error.details() or "").replace(repository, "<repository>")}
-    content = MessageToDict(answer, preserving_proto_field_name=True)
+    try:
+        with contextlib.closing(grpc.insecure_channel(address)) as channel:
+            content = _streamed(channel, case) if case.method == "ModelStreamInfer" else _answered(channel, case)
+    except grpc.RpcError as error:
+        return {"code": error.code().name, "details": (error.details() or "").replace(repository, "<repository>")}
     return {"code": "OK", "message": json.loads(json.dumps(content).replace(repository, "<repository>"))}
+
+
+def _answered(channel: grpc.Channel, case: GrpcCase) -> dict[str, Any]:
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    if case.method == "Check":
+        method = channel.unary_unary("/grpc.health.v1.Health/Check", None, health.HealthCheckResponse.FromString)
+        return _readable(method(case.message().SerializeToString(), timeout=TIMEOUT, metadata=case.metadata))
+    return _readable(getattr(stub, case.method)(case.message(), timeout=TIMEOUT, metadata=case.metadata))
+
+
+def _streamed(channel: grpc.Channel, case: GrpcCase) -> dict[str, Any]:
+    answers: list[dict[str, Any]] = []
+    answered = threading.Semaphore(0)
+
+    def messages() -> Iterator[Message]:
+        yield case.message()
+        for build in case.more:
+            answered.acquire(timeout=TIMEOUT)
+            yield build()
+
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    for answer in stub.ModelStreamInfer(messages(), timeout=TIMEOUT, metadata=case.metadata):
+        answers.append(_readable(answer))
+        answered.release()
+    return {"answers": answers}
+
+
+def _readable(answer: Message) -> dict[str, Any]:
+    content: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
+    return _sorted(content)
+
+
+def _sorted(value: Any) -> Any:
+    """Maps of messages have no order."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 def infer(

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance.exchange import Answer, ask
-from conformance.grpc_cases import CASES as GRPC_CASES
+from conformance.grpc_cases import CASES as CALLS
 from conformance.grpc_cases import call
+from conformance.grpc_extensions import CASES as GRPC_EXTENSIONS
 from conformance.http_cases import CASES as RIGHT
 from conformance.http_errors import CASES as WRONG
 from conformance.http_extensions import CASES as EXTENSIONS
@@ -17,6 +18,7 @@ from conformance.http_generate import CASES as GENERATE
 from support.server import TRITONSERVER, ServerProcess
 
 HTTP_CASES = [*RIGHT, *WRONG, *GENERATE, *EXTENSIONS]
+GRPC_CASES = [*CALLS, *GRPC_EXTENSIONS]
 MODELS = Path(__file__).with_name("models")
 
 

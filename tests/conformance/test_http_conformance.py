@@ -8,10 +8,9 @@ import pytest
 from conformance import departures
 from conformance.cases import Case
 from conformance.exchange import ask
-from conformance.grpc_cases import CASES as GRPC_CASES
 from conformance.grpc_cases import GrpcCase, call
 from conformance.judge import judge_grpc, judge_http, recorded
-from conformance.running import HTTP_CASES, serving
+from conformance.running import GRPC_CASES, HTTP_CASES, serving
 
 EXPECTED = recorded()
 

@@ -175,6 +175,7 @@ def test_default_settings_are_the_references():
         "grpc.so_reuseport": 0,
         "grpc.keepalive_time_ms": 7_200_000,
         "grpc.keepalive_timeout_ms": 20_000,
+        "grpc.http2.ping_timeout_ms": 20_000,
         "grpc.keepalive_permit_without_calls": 0,
         "grpc.http2.max_pings_without_data": 2,
         "grpc.http2.min_ping_interval_without_data_ms": 300_000,

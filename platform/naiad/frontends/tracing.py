@@ -125,15 +125,15 @@ class Tracer:
         """The settings that hold for all models or for one, as clients see them."""
         setting = self._settings.get(model) or self._settings[""]
         options = setting.options
-        common: dict[str, str | list[str]] = {
+        found: dict[str, str | list[str]] = {
             "trace_level": list(options.levels) or ["OFF"],
             "trace_rate": str(options.rate),
             "trace_count": str(setting.left),
-            "trace_mode": options.mode,
         }
         if options.open_telemetry is None:
-            return {**common, "log_frequency": str(options.log_frequency), "trace_file": options.file}
-        return {**common, **exporter_settings(options.open_telemetry)}
+            found |= {"log_frequency": str(options.log_frequency), "trace_file": options.file}
+        found["trace_mode"] = options.mode
+        return found | exporter_settings(options.open_telemetry)
 
     def change(self, model: str, changes: Mapping[str, Any]) -> None:
         """Set fields of `TraceOptions` for all models (no name) or one; None gives a field back to the general setting.
@@ -187,9 +187,11 @@ def _check(options: TraceOptions) -> None:
         raise InvalidRequestError(f"Attempting to set invalid trace setting :{reason}")
 
 
-def exporter_settings(options: OpenTelemetryOptions) -> dict[str, str | list[str]]:
-    """How spans are exported, as clients see it: what was given more than once is a list."""
+def exporter_settings(options: OpenTelemetryOptions | None) -> dict[str, str | list[str]]:
+    """How spans are exported, if they are, as clients see it: what was given more than once is a list."""
     found: dict[str, str | list[str]] = {}
+    if options is None:
+        return found
     for field in fields(options):
         value = getattr(options, field.name)
         if isinstance(value, int):

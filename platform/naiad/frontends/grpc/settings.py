@@ -51,6 +51,8 @@ class GrpcSettings:
             ("grpc.so_reuseport", int(reuse_port)),
             ("grpc.keepalive_time_ms", self.keepalive_time_ms),
             ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
+            # Newer versions of gRPC wait so long for the answer to a ping, whatever the one above says.
+            ("grpc.http2.ping_timeout_ms", self.keepalive_timeout_ms),
             ("grpc.keepalive_permit_without_calls", int(self.keepalive_permit_without_calls)),
             ("grpc.http2.max_pings_without_data", self.http2_max_pings_without_data),
             (
