@@ -17,6 +17,7 @@ from naiad.engine.engine import Engine
 from naiad.engine.limited import SharedLimiter
 from naiad.engine.loading import Loader, LoadSettings
 from naiad.engine.settings import EngineSettings
+from naiad.environments.entries import entry_sizes
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.errors import NaiadError
@@ -29,8 +30,9 @@ from naiad.frontends.http.listener import HttpListener
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families
-from naiad.frontends.metrics.collect import Collector, pending_requests
+from naiad.frontends.metrics.collect import Collector
 from naiad.frontends.metrics.custom import custom_families
+from naiad.frontends.metrics.guests import guest_families, store_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
@@ -137,6 +139,7 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
         exit_timeout=options.exit_timeout_secs,
+        metrics=options.metrics,
         response_cache_size=options.response_cache_size,
     )
     engine = Engine(settings, loader)
@@ -166,12 +169,14 @@ def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -
         address=options.metrics_address,
         port=options.metrics_port,
         collectors=[
-            lambda: [pending_requests(engine.pending_counts())],
             lambda: cache_families(engine.response_cache),
+            lambda: guest_families(engine.instances()),
+            lambda: store_families(entry_sizes(options.env_store)),
             lambda: custom_families(engine.metrics),
             *more,
         ],
         with_system=options.allow_cpu_metrics,
+        with_counters=options.metrics.counters,
     )
 
 

@@ -141,11 +141,20 @@ class ModelError(NaiadError):
 
     Attributes:
         traceback_text: The guest's traceback, empty where the model answered with an error on purpose.
+        is_answer: Whether it is what the model answered to a request, on purpose.
     """
 
-    def __init__(self, message: str, *, code: Code | None = None, traceback_text: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: Code | None = None, traceback_text: str = "", is_answer: bool = False
+    ) -> None:
         super().__init__(message, code=code)
         self.traceback_text = traceback_text
+        self.is_answer = is_answer
+
+
+def is_answer(error: NaiadError) -> bool:
+    """Whether a model answered a request with *error* on purpose, so that nothing has failed."""
+    return isinstance(error, ModelError) and error.is_answer
 
 
 class OutOfMemoryError(NaiadError):

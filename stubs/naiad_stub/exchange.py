@@ -277,7 +277,7 @@ class ResponseWriter:
         """One entry, and the bytes of its outputs; those nobody asked for are dropped (PB src/infer_response.cc)."""
         error = response._error  # noqa: SLF001 - made for this
         if error is not None:
-            return error_entry(ticket.key, error.code(), error.message(), flags), 0
+            return error_entry(ticket.key, error.code(), error.message(), flags | wire.ANSWERED), 0
         text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]  # noqa: SLF001 - likewise

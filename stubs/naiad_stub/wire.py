@@ -113,6 +113,7 @@ ERROR = 2
 EMPTY = 4  # a final mark without a response
 OWN_BLOCKS = 8  # each output has a block of its own (offsets count from there); else all lie in one
 RESCHEDULE = 16  # instead of an answer: the model wants the request again
+ANSWERED = 32  # with ERROR: the model answered with it on purpose, nothing failed
 
 # CALL: head, blocks of its inputs (u64 each), where it is CALL_TRACED the key of the request to whose trace it belongs
 # (u64), request id, correlation id, parameters as JSON, and what repeated calls have in common: model, requested

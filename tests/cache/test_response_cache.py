@@ -209,7 +209,9 @@ def test_without_a_cache_of_the_server_the_setting_has_no_effect(tmp_path):
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
         assert server.get("/v2/models/m/config").json()["response_cache"] == {"enable": True}
-        assert metrics(server, "nv_cache") == []
+        # As from the reference: its series are there, the cache's own are not.
+        assert metrics(server, "nv_cache_num_hits")[-1:] == ['nv_cache_num_hits_per_model{model="m",version="1"} 0']
+        assert metrics(server, "nv_cache_util") == []
 
 
 def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_fits(tmp_path):

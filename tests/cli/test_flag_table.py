@@ -126,7 +126,6 @@ def test_the_default_of_every_refused_flag_is_harmless():
     [
         ("--allow-sagemaker=true", "SageMaker's API is not implemented"),
         ("--allow-vertex-ai=true", "the API of Vertex AI is not implemented"),
-        ("--metrics-config=summary_latencies=true", "choice of metrics is not implemented"),
     ],
 )
 def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, reason):

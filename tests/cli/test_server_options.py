@@ -8,6 +8,7 @@ import pytest
 from cli.parsing import parse, refusal
 from naiad.config.backend_settings import PythonSettings
 from naiad.config.flag import UsageError
+from naiad.config.metrics_options import MetricsOptions
 from naiad.config.options import LogFormat, ModelControlMode, shipped_backends
 
 
@@ -273,6 +274,62 @@ def test_a_cache_cannot_be_larger_than_the_machines_memory():
         "error: creating server: Internal - Failed to initialize LocalCache: failed to allocate buffer: size "
         "999999999999999999999 is more than the "
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), MetricsOptions()),
+        (("--metrics-config=counter_latencies=false",), MetricsOptions(counters=False)),
+        (("--metrics-config", "summary_latencies=true"), MetricsOptions(summaries=True)),
+        (("--metrics-config=histogram_latencies=true",), MetricsOptions(histograms=True)),
+        (
+            ("--metrics-config=summary_latencies=true", "--metrics-config=summary_latencies=false"),
+            MetricsOptions(),
+        ),
+        (("--metrics-config=summary_quantiles=0.5:0.05,1:0",), MetricsOptions(quantiles=(0.5, 1.0))),
+    ],
+)
+def test_metrics_are_chosen_by_their_settings(arguments, expected):
+    options = parse(*arguments)
+    assert (options.metrics, options.warnings) == (expected, ())
+
+
+def test_the_default_quantiles_are_those_of_the_reference():
+    assert parse().metrics.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+@pytest.mark.parametrize("text", ["foo", "=x", "a=", ""])
+def test_a_setting_of_metrics_without_name_or_value_is_a_mistake(text):
+    error = refusal(f"--metrics-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        f'Bad option: "--metrics-config".\n--metrics-config option format is <setting>=<value>. Got {text}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "warning"),
+    [
+        (
+            "foo=bar",
+            (
+                "--metrics-config=foo=bar has no effect: there are counter_latencies, summary_latencies, "
+                "histogram_latencies, summary_quantiles"
+            ),
+        ),
+        ("summary_latencies=yes", "--metrics-config=summary_latencies=yes has no effect: it is either true or false"),
+        (
+            "summary_quantiles=bad",
+            "Invalid option: [bad]. No ':' delimiter found. Expected format is <quantile>:<error>",
+        ),
+        ("summary_quantiles=x:0", "Invalid option: [x:0]. Error: a number is none"),
+        ("summary_quantiles=2:0", "Invalid option: [2:0]. Error: a quantile is from 0 to 1"),
+    ],
+)
+def test_a_setting_of_metrics_that_says_nothing_is_named_and_the_default_stays(setting, warning):
+    options = parse(f"--metrics-config={setting}")
+    assert (options.metrics, options.warnings) == (MetricsOptions(), (warning,))
 
 
 def test_without_a_repository_nothing_starts():

@@ -7,7 +7,7 @@ import socket
 import pytest
 from fakes.engine import FakeEngine
 from naiad.errors import Code, NaiadError, OptionError
-from naiad.frontends.metrics import collect
+from naiad.frontends.metrics.families import Family, Kind, Sample
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.protocol.metadata import ModelStatistics
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,8 +33,8 @@ def test_the_whole_page_is_text_that_prometheus_reads(served):
 
 
 def test_families_of_others_share_the_page(served):
-    served.collectors.append(lambda: [collect.pending_requests({("m", "1"): 4})])
-    assert b'nv_inference_pending_request_count{model="m",version="1"} 4\n' in served.ask()[1]
+    served.collectors.append(lambda: [Family("more", "h", Kind.GAUGE, [Sample({"model": "m"}, 4)])])
+    assert b'more{model="m"} 4\n' in served.ask()[1]
 
 
 def test_a_query_is_ignored(served):

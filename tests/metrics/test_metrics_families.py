@@ -49,6 +49,15 @@ nv_inference_compute_infer_duration_us{{{LABELS}}} 0
 # HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)
 # TYPE nv_inference_compute_output_duration_us counter
 nv_inference_compute_output_duration_us{{{LABELS}}} 0
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{{{LABELS}}} 0
+# HELP nv_model_load_duration_secs Model load time in seconds
+# TYPE nv_model_load_duration_secs gauge
+nv_model_load_duration_secs{{{LABELS}}} 0
+# HELP naiad_error_responses_total Number of requests that a model answered with an error, which count as successful
+# TYPE naiad_error_responses_total counter
+naiad_error_responses_total{{{LABELS}}} 0
 """
     )
 
@@ -76,6 +85,9 @@ def test_every_statistic_has_its_metric_and_durations_are_in_microseconds():
         ("nv_cache_num_misses_per_model", "m", "3"): 2,
         ("nv_cache_hit_duration_per_model", "m", "3"): 0,
         ("nv_cache_miss_duration_per_model", "m", "3"): 0,
+        ("nv_inference_pending_request_count", "m", "3"): 4,
+        ("nv_model_load_duration_secs", "m", "3"): 0.5,
+        ("naiad_error_responses_total", "m", "3"): 5,
     }
 
 
@@ -89,14 +101,31 @@ def test_models_without_a_cache_have_no_cache_series():
     assert b"nv_cache" not in render(collect.model_families([ModelStatistics(name="a", version="1")]))
 
 
-def test_pending_requests_are_a_gauge_by_model_and_version():
-    assert render([collect.pending_requests({("m", "1"): 4, ("m", "2"): 0})]).decode() == (
-        "# HELP nv_inference_pending_request_count "
-        "Instantaneous number of pending requests awaiting execution per-model.\n"
-        "# TYPE nv_inference_pending_request_count gauge\n"
-        'nv_inference_pending_request_count{model="m",version="1"} 4\n'
-        'nv_inference_pending_request_count{model="m",version="2"} 0\n'
+def test_without_counters_of_latencies_requests_are_still_counted():
+    """The reference's then stay at zero, which is of no use."""
+    names = {name for name, *_ in values(collect.model_families([sample_statistics("m")], with_counters=False))}
+    assert {"nv_inference_request_success", "nv_inference_count"} <= names
+    assert not [name for name in names if "duration_us" in name or "cache" in name]
+
+
+def test_tags_of_a_model_are_labels_of_all_its_series_in_the_references_order():
+    tagged = ModelStatistics(name="m", version="1", tags={"b": "x", "A": "y"})
+    (line, *_) = [line for line in render(collect.model_families([tagged])).decode().splitlines() if "BACKEND" in line]
+    assert line == 'nv_inference_request_failure{_A="y",_b="x",model="m",reason="BACKEND",version="1"} 0'
+
+
+def test_a_namespace_is_a_label_where_there_are_some():
+    named = ModelStatistics(name="m", version="1", namespace="/models/a", tags={"z": "x"})
+    assert b'nv_inference_count{_z="x",model="m",namespace="/models/a",version="1"} 0' in render(
+        collect.model_families([named])
     )
+
+
+def test_there_is_no_pool_of_pinned_memory():
+    assert values(collect.memory_pool_families()) == {
+        ("nv_pinned_memory_pool_total_bytes",): 0,
+        ("nv_pinned_memory_pool_used_bytes",): 0,
+    }
 
 
 def test_the_machine_has_memory_and_a_utilization_between_none_and_all():

@@ -24,10 +24,6 @@ def _is_off(text: str) -> bool:
     return text.lower() in {"", "false", "off", "0"}
 
 
-def _is_default_metrics(text: str) -> bool:
-    return text.lower() in {"counter_latencies=true", "summary_latencies=false"}
-
-
 def _missing(what: str, instead: str = "", harmless: Callable[[str], bool] = _is_off) -> Refused:
     """Something this version does not do."""
     advice = f"; {instead}" if instead else ""
@@ -41,7 +37,6 @@ _ON_DEMAND = Accepted("metrics are measured when they are asked for")
 _NO_SAGEMAKER = Accepted("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = Accepted("it matters only with --allow-vertex-ai=true, which this version refuses")
 
-_METRICS = _missing("choice of metrics is", harmless=_is_default_metrics)
 
 _GROUPS: dict[str, tuple[Flag, ...]] = {
     "Server": (
@@ -147,7 +142,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements.", status=_ON_DEMAND),
         Flag("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory."),
         Flag("allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", status=Accepted("naiad measures no GPUs")),
-        Flag("metrics-config", _SETTING, "", "Which metrics there are.", repeatable=True, status=_METRICS),
+        Flag("metrics-config", _SETTING, "", "<setting>=<value>; see the page of metrics.", repeatable=True),
     ),
     "Response cache": (
         Flag("cache-config", _NAMED, "", "local,size=<bytes>: keep models' responses.", repeatable=True),

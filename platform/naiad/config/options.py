@@ -20,6 +20,7 @@ from naiad.config.flag import Flag, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import split
 from naiad.config.given import GivenFlags
+from naiad.config.metrics_options import metrics_warnings, parse_metrics_options
 from naiad.config.openai_options import parse_openai_options
 from naiad.config.option_checks import check_exclusions, check_options
 from naiad.config.rate_options import parse_resource_limits
@@ -114,10 +115,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         response_cache_size=parse_cache_size(given),
         trace=parse_trace_options(given, environ),
         openai=parse_openai_options(given, environ),
-        allow_metrics=given.switch("allow-metrics"),
-        metrics_address=given.text("metrics-address") or http_address,
-        metrics_port=given.number("metrics-port"),
-        allow_cpu_metrics=given.switch("allow-cpu-metrics"),
+        **_metrics(given, http_address),
         **_log(given),
         backend_directories=_backend_directories(given),
         backend_configs=configs,
@@ -127,8 +125,19 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
         notices=given.notices(),
-        warnings=(*given.warnings(), *trace_warnings(given), *_platform_warnings(environ)),
+        warnings=(*given.warnings(), *trace_warnings(given), *metrics_warnings(given), *_platform_warnings(environ)),
     )
+
+
+def _metrics(given: GivenFlags, http_address: str) -> dict[str, Any]:
+    """Fields about metrics."""
+    return {
+        "allow_metrics": given.switch("allow-metrics"),
+        "metrics_address": given.text("metrics-address") or http_address,
+        "metrics_port": given.number("metrics-port"),
+        "metrics": parse_metrics_options(given),
+        "allow_cpu_metrics": given.switch("allow-cpu-metrics"),
+    }
 
 
 def _access(given: GivenFlags) -> dict[str, Any]:

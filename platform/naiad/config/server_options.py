@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
+from naiad.config.metrics_options import MetricsOptions
 from naiad.config.openai_options import OpenAiOptions
 from naiad.config.rate_options import ResourceLimit
 from naiad.config.restrictions import Restrictions
@@ -50,6 +51,7 @@ class ServerOptions:
         env_directories: `--env-directory`, in order.
         trace: `--trace-config` and the flags it replaces.
         response_cache_size: Bytes of `--cache-config=local,size=`; 0 for no cache.
+        metrics: `--metrics-config`.
         openai: The flags of OpenAI's API; None unless `--openai-port` is given.
         resource_limits: `--rate-limit-resource`; None unless `--rate-limit=execution_count`.
         http_restrictions: `--http-restricted-api`; `grpc_restrictions` is `--grpc-restricted-protocol`.
@@ -105,6 +107,7 @@ class ServerOptions:
     openai: OpenAiOptions | None = None
     allow_metrics: bool = True
     metrics_address: str = "0.0.0.0"  # noqa: S104
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
     metrics_port: int = 8002
     allow_cpu_metrics: bool = True
     log_verbose: int = 0

@@ -32,7 +32,7 @@ from naiad.errors import (
 from naiad.lifecycle.polling import Look
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 
 logger = logging.getLogger("naiad.engine")
@@ -229,12 +229,14 @@ class Engine:
             rows.append((entry.name, version, f"{status}: {entry.reason}" if entry.reason else status))
         return rows
 
-    def pending_counts(self) -> Mapping[tuple[str, str], int]:
-        """Requests waiting for an instance, by model and version."""
-        return {
-            (loaded.config.name, str(loaded.version)): loaded.pending_count
+    def instances(self) -> list[InstanceStatus]:
+        """What metrics tell of the instances of all models; ensembles have none of their own."""
+        return [
+            instance.status(loaded.config.name, loaded.version, loaded.totals.namespace)
             for loaded in self._registry.ready_versions()
-        }
+            if not loaded.config.message.HasField("ensemble_scheduling")
+            for instance in loaded.instances
+        ]
 
     # -- requests -----------------------------------------------------------------------------------------------
 

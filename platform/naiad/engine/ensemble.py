@@ -21,6 +21,7 @@ from naiad.engine.instance import Instance
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import CachedAnswers, ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.statistics import Statistics
 from naiad.errors import NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelStatistics
@@ -81,6 +82,11 @@ class EnsembleVersion:
             f"<EnsembleVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
             f"steps={len(self.graph.steps)} in-flight={len(self._runs)}>"
         )
+
+    @property
+    def totals(self) -> Statistics:
+        """What is counted of its requests."""
+        return self._answers.totals
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""

@@ -25,7 +25,7 @@ class Answers:
 
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.is_batched = config.max_batch_size > 0
-        self.totals = Statistics(dict(config.message.metric_tags))
+        self.totals = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self._name = config.name
         self._version = version
         self._dims = {
@@ -64,6 +64,7 @@ class Run:
         "_batch_size",
         "_begun",
         "_desk",
+        "_is_first",
         "_is_left",
         "_is_working",
         "_machine",
@@ -100,6 +101,7 @@ class Run:
         self._actions: list[Action[Flow]] = []
         self._is_working = False
         self._is_left = False
+        self._is_first = True
         self._took = [0, 0, 0]
 
     @property
@@ -200,6 +202,9 @@ class Run:
     def _respond(self, outputs: Sequence[tuple[str, Flow]], *, final: bool) -> None:
         if final:
             self._succeeded()
+        if self._is_first:
+            self._is_first = False
+            self._answers.totals.responded_first(time.monotonic_ns() - self._queued)
         response = self._answers.response(self.request, outputs)
         if self._is_left:
             self._do(self._machine.taken(1))

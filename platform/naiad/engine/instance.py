@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+from collections import Counter
 from typing import Protocol
 
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
+from naiad.protocol.metadata import InstanceStatus
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Owner, Services, Worker
@@ -35,7 +38,7 @@ class Instance:
         name: The instance's name, such as `m_0_0`.
         worker: The guest that serves now; None while there is none.
         reason: Why the instance was given up; empty while it was not.
-        restarts: How often a dead guest was replaced.
+        restarts: How often a dead guest was replaced, by what it had died of.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Instance:
         self.name = spec.name
         self.worker: Worker | None = None
         self.reason = ""
-        self.restarts = 0
+        self.restarts: Counter[str] = Counter()
+        self._died_of = ""
         self._spec = spec
         self._owner = owner
         self._interface = interface
@@ -60,7 +64,7 @@ class Instance:
         self._restart: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Instance '{self.name}' {self.worker or self.reason or 'restarting'} restarts={self.restarts}>"
+        return f"<Instance '{self.name}' {self.worker or self.reason or 'restarting'} restarts={self.restarts.total()}>"
 
     async def start(self) -> None:
         """Start the first guest.
@@ -74,8 +78,23 @@ class Instance:
     def died(self, error: GuestDiedError) -> None:
         """The guest is gone: plan the next one, or give up."""
         self.worker = None
+        self._died_of = death_reason(error)
         logger.error("%s", error.message)
         self._plan(error)
+
+    def status(self, model: str, version: int, namespace: str = "") -> InstanceStatus:
+        """What metrics tell of it."""
+        worker = self.worker
+        return InstanceStatus(
+            model=model,
+            namespace=namespace,
+            version=str(version),
+            name=self.name,
+            pid=0 if worker is None else worker.pid,
+            restarts=dict(self.restarts),
+            input_byte_size=0 if worker is None else worker.memory.inputs.in_use,
+            lent_outputs=0 if worker is None else worker.memory.lent,
+        )
 
     async def stop(self, timeout: float) -> None:
         """Finalize and end the guest, within *timeout* seconds."""
@@ -118,6 +137,19 @@ class Instance:
             logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
             self._plan(error)
             return
-        self.restarts += 1
+        self.restarts[self._died_of] += 1
         self._restart = None
         self._owner.restarted(self)
+
+
+def death_reason(error: GuestDiedError) -> str:
+    """What a guest died of, in a word or two: its signal or its exit code."""
+    status = error.exit_status
+    if status is None:
+        return "unknown"
+    if status >= 0:
+        return f"exit {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -176,6 +176,9 @@ class ModelLoads:
                 record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
             raise
         logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
+        loaded.totals.namespace = files.namespace
+        loaded.totals.load_ns = int((time.monotonic() - started) * 1e9)
+        loaded.totals.measure(self._settings.metrics, loaded.config)
         if self._cache is not None and loaded.config.message.response_cache.enable:
             loaded.keep_responses(self._cache)
         self._registry.by_number[loaded.number] = loaded

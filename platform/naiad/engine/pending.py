@@ -67,6 +67,11 @@ class Pending:
         self._sizes: deque[int] | None = None
         self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
 
+    @property
+    def has_responses(self) -> bool:
+        """Whether any response is, or was, on its way to the client."""
+        return self._sizes is not None
+
     def will_leave(self, response: InferResponse) -> None:
         """Note that a response, one of many perhaps, is on its way to the client."""
         if self._sizes is None:

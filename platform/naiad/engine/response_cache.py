@@ -80,13 +80,11 @@ class ResponseCache:
             self._hits += 1
         return entry
 
-    def keep(self, key: _Key, entry: _Entry) -> tuple[bool, int]:
-        """Keep an entry; return whether it is kept, and how many nanoseconds that took."""
-        began = time.monotonic_ns()
+    def keep(self, key: _Key, entry: _Entry, since: int) -> bool:
+        """Keep an entry, if there is room for it at all; making it began at *since*."""
         is_kept = self._entries.put(key, entry, entry.size)
-        took = time.monotonic_ns() - began
-        self._insertion_ns += took
-        return is_kept, took
+        self._insertion_ns += time.monotonic_ns() - since
+        return is_kept
 
     def forget(self, number: int) -> None:
         """Drop what is kept for a version."""
@@ -141,7 +139,6 @@ class CachedAnswers:
         self._statistics = statistics
         self._order = order
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
-        statistics.is_cached = True
         # An ensemble's responses carry the sequence of their request, which the next one need not have.
         self._keeps_parameters = not config.message.HasField("ensemble_scheduling")
         self._has_warned = False
@@ -153,8 +150,7 @@ class CachedAnswers:
         entry = self._cache.find((self._number, digest), request.requested_outputs, began)
         took = time.monotonic_ns() - began
         if entry is None:
-            self._statistics.missed(took)
-            return _KeepingSink(self, request, digest, sink)
+            return _KeepingSink(self, request, digest, took, sink)
         self._statistics.hit(took)
         if self._order is not None:
             sink = OrderedSink(self._order, sink)
@@ -171,16 +167,21 @@ class CachedAnswers:
         ]
         return InferResponse(self._name, self._version, request.request_id, outputs, entry.parameters)
 
-    def keep(self, request: InferRequest, digest: bytes, response: InferResponse) -> None:
-        """Keep a response, if there is room for it at all."""
+    def answered(self, request: InferRequest, digest: bytes, took: int, response: InferResponse | None) -> None:
+        """A request that was looked up in vain, for *took* ns, has its only response, or none worth keeping."""
+        if response is not None and response.error is None:
+            took += self._keep(request, digest, response)
+        self._statistics.missed(took)
+
+    def _keep(self, request: InferRequest, digest: bytes, response: InferResponse) -> int:
+        began = time.monotonic_ns()
         outputs = [
             OutputTensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in response.outputs
         ]
         parameters = dict(response.parameters) if self._keeps_parameters and response.parameters else NO_PARAMETERS
         asked = frozenset(request.requested_outputs)
         entry = _Entry(outputs, parameters, asked if asked < self._outputs else frozenset())
-        is_kept, took = self._cache.keep((self._number, digest), entry)
-        self._statistics.kept(took)
+        is_kept = self._cache.keep((self._number, digest), entry, began)
         if not is_kept and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -191,24 +192,26 @@ class CachedAnswers:
                 self._cache.size,
                 self._name,
             )
+        return time.monotonic_ns() - began
 
 
 class _KeepingSink:
     """Keeps the response of a request, if it is one and no error, before it goes to another sink."""
 
-    __slots__ = ("_answers", "_digest", "_has_begun", "_request", "_sink")
+    __slots__ = ("_answers", "_digest", "_has_begun", "_request", "_sink", "_took")
 
-    def __init__(self, answers: CachedAnswers, request: InferRequest, digest: bytes, sink: Sink) -> None:
+    def __init__(self, answers: CachedAnswers, request: InferRequest, digest: bytes, took: int, sink: Sink) -> None:
         self._answers = answers
         self._request = request
         self._digest = digest
+        self._took = took
         self._sink = sink
         self._has_begun = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Take a response."""
-        if final and response is not None and response.error is None and not self._has_begun:
-            self._answers.keep(self._request, self._digest, response)
+        if final:
+            self._answers.answered(self._request, self._digest, self._took, None if self._has_begun else response)
         self._has_begun = True
         self._sink.send(response, final)
 

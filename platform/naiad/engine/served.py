@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from naiad.config.model import ModelConfig
 from naiad.engine.instance import Instance
 from naiad.engine.response_cache import ResponseCache
+from naiad.engine.statistics import Statistics
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
@@ -55,6 +56,10 @@ class ServedVersion(Protocol):
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then end whatever it owns."""
+
+    @property
+    def totals(self) -> Statistics:
+        """What is counted of its requests."""
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from naiad.config.metrics_options import MetricsOptions
 from naiad.repository.repositories import Repositories
 
 
@@ -22,6 +23,7 @@ class EngineSettings:
         config_name: Preferred configuration under `configs/`.
         load_threads: How many models load at once.
         load_retries: How often loading a version is tried again.
+        metrics: What is measured of how long requests take.
         response_cache_size: How many bytes of responses are kept; 0 for no cache.
         exit_timeout: Seconds that requests in flight and guests have when the server stops.
     """
@@ -36,5 +38,6 @@ class EngineSettings:
     config_name: str = ""
     load_threads: int = 4
     load_retries: int = 0
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
     response_cache_size: int = 0
     exit_timeout: float = 30.0

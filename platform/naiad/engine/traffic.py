@@ -24,7 +24,7 @@ from naiad.engine.served import version_numbers
 from naiad.engine.states import StateOutputs
 from naiad.engine.statistics import Reason, Statistics
 from naiad.engine.warmup import Sample, WarmUp
-from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError
+from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError, is_answer
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
 from naiad.scheduling.choose import is_ordered, scheduler_for
 from naiad.scheduling.fifo import FifoScheduler
@@ -70,7 +70,7 @@ class Traffic:
         self.number = next(version_numbers)
         self.reason = ""
         self._check = RequestCheck(config)
-        self._statistics = Statistics(dict(config.message.metric_tags))
+        self._statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self._reshape = OutputReshape(config)
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
@@ -95,6 +95,11 @@ class Traffic:
         self._shapes = ShapeKeys(config)
         self._order: Order | None = ResponseOrder() if is_ordered(config) else None
         self._cached: CachedAnswers | None = None
+
+    @property
+    def totals(self) -> Statistics:
+        """What is counted of its requests."""
+        return self._statistics
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""
@@ -213,13 +218,20 @@ class Traffic:
         if answer.final:
             del self._pending[answer.key]
             now = time.monotonic_ns()
-            if response is not None and response.error is not None:
-                self._statistics.failed(now - pending.queued, Reason.BACKEND)
-            else:
+            error = None if response is None else response.error
+            if error is None or is_answer(error):  # which the reference calls a success
                 self._statistics.succeeded(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            if error is not None:
+                self._erred(pending, error, now)
             if pending.request.trace is not None:
                 pending.request.trace.computed(pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
+
+    def _erred(self, pending: Pending, error: NaiadError, now: int) -> None:
+        if is_answer(error):
+            self._statistics.erred()
+        else:
+            self._statistics.failed(now - pending.queued, Reason.BACKEND)
 
     def _prepare(self, worker: Worker, pending: Pending, response: InferResponse) -> InferResponse | None:
         """Make of a model's response what its client shall have; None if that is nothing."""
@@ -227,6 +239,8 @@ class Traffic:
             worker.credit(pending.key, 1)
             return None
         if self.config.decoupled:
+            if not pending.has_responses:
+                self._statistics.responded_first(time.monotonic_ns() - pending.queued)
             pending.will_leave(response)
         if self._reshape.is_needed and response.outputs:
             self._reshape.apply(response)

@@ -123,7 +123,7 @@ class ModelVersion(Traffic):
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
-        return self._statistics.value(self.config.name, str(self.version))
+        return self._statistics.value(self.config.name, str(self.version), self.pending_count)
 
     @property
     def pending_count(self) -> int:

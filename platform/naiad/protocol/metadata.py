@@ -102,6 +102,30 @@ class Duration:
     ns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryValue:
+    """Count and sum of all values ever, and quantiles of those of late: NaN where there are none."""
+
+    count: int
+    sum: int
+    quantiles: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """How many values were up to each of some bounds, but above the one before; the last count is of those above all.
+
+    Attributes:
+        bounds: The bounds, ascending.
+        counts: One more than bounds.
+        sum: Sum of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatistics:
     """Durations of execute calls with one batch size."""
@@ -129,8 +153,15 @@ class ModelStatistics:
         compute_input: Time to lay inputs out for the guest.
         compute_infer: Time in the guest.
         compute_output: Time to take outputs over.
+        namespace: Its namespace; empty where there are none.
         tags: What its configuration wants its metrics to be labelled with.
-        is_cached: Whether its responses are kept.
+        is_cached: Whether it wants its responses to be kept.
+        error_responses: Requests that the model answered with an error, which count as successes.
+        pending_count: Requests that wait for an instance.
+        load_seconds: How long loading it took.
+        summaries: Quantiles of durations in microseconds, by what took so long; empty unless they are wanted.
+        first_responses: How many milliseconds it took to the first response of each request; None unless that is
+            wanted.
         cache_hit: Requests answered from the response cache.
         cache_miss: Requests looked up in vain.
         batch_stats: Per batch size.
@@ -148,8 +179,14 @@ class ModelStatistics:
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
+    namespace: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     is_cached: bool = False
+    error_responses: int = 0
+    pending_count: int = 0
+    load_seconds: float = 0.0
+    summaries: Mapping[str, SummaryValue] = field(default_factory=dict)
+    first_responses: HistogramValue | None = None
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
@@ -178,3 +215,28 @@ class CacheStatistics:
     evictions: int
     lookup_ns: int
     insertion_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus:
+    """One instance of a model version.
+
+    Attributes:
+        model: The model.
+        namespace: Its namespace; empty where there are none.
+        version: Its version as a string.
+        name: The instance.
+        pid: Its guest's process; 0 while there is none.
+        restarts: How often its guest was replaced, by what the one before had died of.
+        input_byte_size: Bytes of its input segment that hold requests now.
+        lent_outputs: Blocks of its output segment that responses on their way refer to.
+    """
+
+    model: str
+    namespace: str = ""
+    version: str
+    name: str
+    pid: int
+    restarts: Mapping[str, int]
+    input_byte_size: int
+    lent_outputs: int

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import psutil
 
-from naiad.frontends.metrics.families import Family, Kind, Sample
+from naiad.frontends.metrics.families import Family, Kind, Sample, model_labels
+from naiad.frontends.metrics.latencies import latency_families
 from naiad.protocol.metadata import ModelStatistics
 
 Collector: TypeAlias = Callable[[], Iterable[Family]]
 """Makes families at scrape time."""
 
 _Value: TypeAlias = Callable[[ModelStatistics], int]
+_Gauge: TypeAlias = Callable[[ModelStatistics], float]
 
 _COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     (
@@ -53,6 +55,18 @@ _COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ),
 )
 
+_COUNTS = 2
+"""So many of them count; the others are sums of durations."""
+
+_GAUGES: tuple[tuple[str, str, _Gauge], ...] = (
+    (
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda model: model.pending_count,
+    ),
+    ("nv_model_load_duration_secs", "Model load time in seconds", lambda model: model.load_seconds),
+)
+
 _CACHE_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda model: model.cache_hit.count),
     ("nv_cache_num_misses_per_model", "Number of cache misses per model", lambda model: model.cache_miss.count),
@@ -71,9 +85,18 @@ _CACHE_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
 _REASONS = ("OTHER", "BACKEND", "CANCELED", "REJECTED")
 
 
-def model_families(statistics: Sequence[ModelStatistics]) -> list[Family]:
-    """Counters of every model version."""
+def model_families(statistics: Sequence[ModelStatistics], *, with_counters: bool = True) -> list[Family]:
+    """What is counted of every model version.
+
+    Args:
+        statistics: Of the versions that serve.
+        with_counters: Whether sums of durations are wanted, and with them what the cache did (as in the reference).
+    """
     cached = [model for model in statistics if model.is_cached]
+    durations = [
+        *(_counter(name, text, statistics, value) for name, text, value in _COUNTERS[_COUNTS:]),
+        *(_counter(name, text, cached, value) for name, text, value in _CACHE_COUNTERS),
+    ]
     return [
         _counter(
             "nv_inference_request_success",
@@ -82,23 +105,25 @@ def model_families(statistics: Sequence[ModelStatistics]) -> list[Family]:
             lambda model: model.success.count,
         ),
         _failures(statistics),
-        *(_counter(name, text, statistics, value) for name, text, value in _COUNTERS),
-        *(_counter(name, text, cached, value) for name, text, value in _CACHE_COUNTERS),
+        *(_counter(name, text, statistics, value) for name, text, value in _COUNTERS[:_COUNTS]),
+        *(durations if with_counters else ()),
+        *(Family(name, text, Kind.GAUGE, _samples(statistics, value)) for name, text, value in _GAUGES),
+        *latency_families(statistics),
+        _counter(
+            "naiad_error_responses_total",
+            "Number of requests that a model answered with an error, which count as successful",
+            statistics,
+            lambda model: model.error_responses,
+        ),
     ]
 
 
-def pending_requests(counts: Mapping[tuple[str, str], int]) -> Family:
-    """The gauge of requests that wait in the queues.
-
-    Args:
-        counts: Requests by model and version.
-    """
-    return Family(
-        "nv_inference_pending_request_count",
-        "Instantaneous number of pending requests awaiting execution per-model.",
-        Kind.GAUGE,
-        [Sample({"model": model, "version": version}, count) for (model, version), count in counts.items()],
-    )
+def memory_pool_families() -> list[Family]:
+    """The pool of pinned memory, of which there is none: naiad leaves GPUs to the models."""
+    return [
+        _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+        _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+    ]
 
 
 def system_families() -> list[Family]:
@@ -113,15 +138,18 @@ def system_families() -> list[Family]:
 
 
 def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
-    samples = [Sample(_labels(model), value(model)) for model in statistics]
-    return Family(name, text, Kind.COUNTER, samples)
+    return Family(name, text, Kind.COUNTER, _samples(statistics, value))
+
+
+def _samples(statistics: Iterable[ModelStatistics], value: _Gauge) -> list[Sample]:
+    return [Sample(model_labels(model), value(model)) for model in statistics]
 
 
 def _failures(statistics: Iterable[ModelStatistics]) -> Family:
     # All reasons, also those that nothing failed for: queries sum over them.
     samples = [
         Sample(
-            _labels(model, reason=reason),
+            model_labels(model, reason=reason),
             model.failures.get(reason, 0) if reason != "OTHER" else model.fail.count - sum(model.failures.values()),
         )
         for model in statistics
@@ -133,12 +161,6 @@ def _failures(statistics: Iterable[ModelStatistics]) -> Family:
         Kind.COUNTER,
         samples,
     )
-
-
-def _labels(model: ModelStatistics, **more: str) -> dict[str, str]:
-    """The labels of a model's series, sorted as in the reference."""
-    tags = {f"_{name}": value for name, value in model.tags.items()}
-    return dict(sorted({**tags, "model": model.name, "version": model.version, **more}.items()))
 
 
 def _gauge(name: str, text: str, value: float) -> Family:

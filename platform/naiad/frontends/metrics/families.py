@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from naiad.protocol.metadata import ModelStatistics
+
 _EXACT = 1e15
 
 
@@ -20,6 +22,7 @@ class Kind(enum.Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,14 @@ def number(value: float) -> str:
         if value.is_integer() and abs(value) < _EXACT:
             return str(int(value))
     return "NaN" if math.isnan(value) else str(value)
+
+
+def model_labels(model: ModelStatistics, **more: str) -> dict[str, str]:
+    """The labels of a model's series, sorted as in the reference."""
+    tags = {f"_{name}": value for name, value in model.tags.items()}
+    if model.namespace:
+        tags["namespace"] = model.namespace
+    return dict(sorted({**tags, "model": model.name, "version": model.version, **more}.items()))
 
 
 def _merged(families: Iterable[Family]) -> list[Family]:

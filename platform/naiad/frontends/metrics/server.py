@@ -42,6 +42,7 @@ class MetricsFrontend:
         port: int,
         collectors: Sequence[Collector] = (),
         with_system: bool = True,
+        with_counters: bool = True,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -49,14 +50,16 @@ class MetricsFrontend:
             engine: Whose statistics become metrics.
             address: Address to listen at.
             port: Port to listen at; 0 for any free one.
-            collectors: Makers of further families, such as `collect.pending_requests` or the models' own metrics.
+            collectors: Makers of further families, such as `cache.cache_families` or the models' own metrics.
             with_system: Whether to tell of the machine's processor and memory (--allow-cpu-metrics).
+            with_counters: Whether to tell sums of durations (--metrics-config=counter_latencies).
         """
         self._engine = engine
         self._address = address
         self._port = port
         self._collectors = tuple(collectors)
         self._with_system = with_system
+        self._with_counters = with_counters
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
@@ -95,7 +98,8 @@ class MetricsFrontend:
 
     def scrape(self) -> bytes:
         """All metrics now, in Prometheus' text format."""
-        families = collect.model_families(self._engine.statistics())
+        families = collect.model_families(self._engine.statistics(), with_counters=self._with_counters)
+        families += collect.memory_pool_families()
         for collector in self._collectors:
             families.extend(collector())
         if self._with_system:

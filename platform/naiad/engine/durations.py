@@ -1,0 +1,128 @@
+"""Quantiles and histograms of durations. Nobody pays for them who has not asked for them (`--metrics-config`)."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import ceil
+
+from naiad.protocol.metadata import HistogramValue, SummaryValue
+
+__all__ = ["Durations", "Histogram", "Summary"]
+
+_SLOTS = 6
+_SLOT_NS = 10_000_000_000
+_PARTS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+_EXACT_BITS = 8
+"""Values of so many bits are counted exactly, larger ones by their first so many bits: to 1/128 of them."""
+
+
+class Summary:
+    """Count, sum, and quantiles over the last minute (in steps of ten seconds) of whole numbers.
+
+    A minute is that of the reference. What is kept does not grow with the rate: a value counts in a bucket of its own
+    size, of which there are some hundreds.
+    """
+
+    __slots__ = ("_count", "_slots", "_sum", "_turn")
+
+    def __init__(self) -> None:
+        self._count = self._sum = 0
+        self._turn = 0
+        self._slots: list[dict[int, int]] = [{} for _ in range(_SLOTS)]
+
+    def observe(self, value: int, now: int) -> None:
+        """Take a value in, at a time (monotonic ns)."""
+        self._count += 1
+        self._sum += value
+        slot = self._slot(now)
+        shift = max(value.bit_length() - _EXACT_BITS, 0)
+        value = value >> shift << shift
+        slot[value] = slot.get(value, 0) + 1
+
+    def value(self, quantiles: Sequence[float], now: int) -> SummaryValue:
+        """What it is now; a quantile of nothing is not a number."""
+        self._slot(now)
+        merged: dict[int, int] = {}
+        for slot in self._slots:
+            for value, count in slot.items():
+                merged[value] = merged.get(value, 0) + count
+        return SummaryValue(self._count, self._sum, tuple((each, _quantile(merged, each)) for each in quantiles))
+
+    def _slot(self, now: int) -> dict[int, int]:
+        turn = now // _SLOT_NS
+        if turn != self._turn:
+            for passed in range(max(self._turn + 1, turn - _SLOTS + 1), turn + 1):
+                self._slots[passed % _SLOTS].clear()
+            self._turn = turn
+        return self._slots[turn % _SLOTS]
+
+
+def _quantile(counts: dict[int, int], quantile: float) -> float:
+    rank = max(ceil(quantile * sum(counts.values())), 1)
+    for value in sorted(counts):
+        rank -= counts[value]
+        if rank <= 0:
+            return value
+    return float("nan")
+
+
+class Histogram:
+    """How many values fell below each of some bounds."""
+
+    __slots__ = ("_buckets", "_counts", "_sum")
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = tuple(sorted(buckets))
+        self._counts = [0] * (len(self._buckets) + 1)
+        self._sum = 0
+
+    def observe(self, value: int) -> None:
+        """Take a value in."""
+        self._counts[bisect_left(self._buckets, value)] += 1
+        self._sum += value
+
+    def value(self) -> HistogramValue:
+        """What it is now."""
+        return HistogramValue(self._buckets, tuple(self._counts), self._sum)
+
+
+class Durations:
+    """Summaries of the parts of requests' durations.
+
+    Attributes:
+        quantiles: What to tell of each.
+    """
+
+    def __init__(self, quantiles: Sequence[float], *, is_cached: bool) -> None:
+        """Begin to measure; what a request takes as a whole is not told of models with a cache, as in the reference."""
+        self.quantiles = quantiles
+        self._parts = [Summary() for _ in _PARTS]
+        self._is_cached = is_cached
+        self._hit, self._miss = Summary(), Summary()
+
+    def succeeded(self, *parts_ns: int) -> None:
+        """One request: nanoseconds it took as a whole, in the queue, for input, inference and output."""
+        now = time.monotonic_ns()
+        for summary, part in zip(self._parts, parts_ns, strict=True):
+            summary.observe(max(part, 0) // 1000, now)
+
+    def hit(self, ns: int) -> None:
+        """One request was answered from the response cache."""
+        now = time.monotonic_ns()
+        self._hit.observe(ns // 1000, now)
+        self._parts[1].observe(0, now)
+
+    def missed(self, ns: int) -> None:
+        """One request was looked up there in vain, and perhaps kept."""
+        self._miss.observe(ns // 1000, time.monotonic_ns())
+
+    def value(self) -> dict[str, SummaryValue]:
+        """All of them, by the part that each is about."""
+        named = dict(zip(_PARTS, self._parts, strict=True))
+        if self._is_cached:
+            del named["request"]
+            named.update(cache_hit=self._hit, cache_miss=self._miss)
+        now = time.monotonic_ns()
+        return {name: summary.value(self.quantiles, now) for name, summary in named.items()}
