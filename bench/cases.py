@@ -14,7 +14,7 @@ PROTOCOLS = ("http", "grpc")
 IDENTITY_CLIENTS = 4
 # A window must hold many whole requests, and 16 MB take a tenth of a second each.
 STRETCH = {"16MB": 3}
-COPIES = (1, 20)
+COPIES = (1, 20, 100)
 
 LOADS: dict[str, Load] = {
     f"add_sub-{protocol}-{clients}": Load(model="add_sub", protocol=protocol, concurrency=clients)
@@ -27,8 +27,10 @@ LOADS: dict[str, Load] = {
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
 }
-BLS, STREAM = "bls-http", "decoupled-grpc"
+BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-4"
 LOADS |= {
+    BATCHED: Load(model="batched", protocol="http", concurrency=64),
+    ENSEMBLE: Load(model="ensemble", protocol="http", concurrency=4),
     BLS: Load(model="calls", protocol="http", concurrency=1, parts=CALLS_PER_REQUEST),
     STREAM: Load(model="repeat", protocol="grpc", concurrency=1, stretch=2, parts=RESPONSES_PER_REQUEST, streams=True),
 }
@@ -67,6 +69,9 @@ TARGETS = (
     Target("HTTP identity throughput, 16 MB", "identity-http-16MB", "throughput", 1.7, at_least=True),
     Target("call of a model to another (p50)", BLS, "p50", 0.8, at_least=False),
     Target("responses/s of a decoupled model, gRPC", STREAM, "throughput", 1.5, at_least=True),
+    Target("dynamic batching, 64 clients", BATCHED, "throughput", 1.5, at_least=True),
+    Target("ensemble of three steps", ENSEMBLE, "throughput", 1.2, at_least=True),
+    Target("start with 100 models", "start-100", "seconds", 0.5, at_least=False),
     Target("second start with an environment", ENVIRONMENT_SECOND, "seconds", 0.2, at_least=False),
     Target("memory (PSS) per idle instance", "start-20", "instance_pss", 1.0, at_least=False),
 )

@@ -24,11 +24,13 @@ def install(folder: Path, reference: Reference) -> Path:
     if interpreter == Path(sys.executable):
         return Path(sys.executable).with_name("tritonserver")
     program = folder / "ours" / "bin" / "tritonserver"
-    if not program.exists():
-        print(f"installing naiad for {interpreter} (once) ...", flush=True)
+    ready, project = folder / "ours" / "ready", (ROOT / "pyproject.toml").read_text()
+    if not ready.exists() or ready.read_text() != project:  # its dependencies may be others
+        print(f"installing naiad for {interpreter} ...", flush=True)
         subprocess.run([sys.executable, "-m", "virtualenv", "-q", "-p", interpreter, folder / "ours"], check=True)
         pip = [str(folder / "ours" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
         subprocess.run([*pip, "install", "-e", str(ROOT)], check=True)
+        ready.write_text(project)
     return program
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,28 @@ class TritonPythonModel:
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
+BATCHED = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.weights = np.random.default_rng(0).standard_normal((16, 16), dtype=np.float32)
+
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        result = np.tanh(np.concatenate(arrays) @ self.weights)
+        responses, start = [], 0
+        for array in arrays:
+            part = result[start : start + len(array)]
+            start += len(array)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", part)]))
+        return responses
+"""
+DYNAMIC = "max_batch_size: 64\ndynamic_batching { }\n"
+STEPS = ("INPUT0", "first", "second", "OUTPUT0")
+
 
 def write_load_models(repository: Path) -> None:
     """`add_sub`, an identity model of each size, one that calls another, and a decoupled one."""
@@ -88,6 +111,8 @@ def write_load_models(repository: Path) -> None:
     _write(repository / "called", IDENTITY, one)
     _write(repository / "calls", CALLS, one)
     _write(repository / "repeat", REPEAT, one + DECOUPLED)
+    _write(repository / "batched", BATCHED, one + DYNAMIC)
+    _write_ensemble(repository / "ensemble", one)
 
 
 def write_copies(repository: Path, count: int) -> None:
@@ -103,6 +128,17 @@ def write_with_environment(repository: Path, archive: Path, stub: Path | None) -
     _write(model, ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16) + parameter)
     if stub is not None:
         shutil.copy(stub, model)
+
+
+def _write_ensemble(model: Path, ports: str) -> None:
+    """Three times the model `called`, one after the other."""
+    (model / "1").mkdir(parents=True)
+    steps = "".join(
+        f'step {{ model_name: "called" model_version: -1 input_map {{ key: "INPUT0" value: "{source}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "{target}" }} }}\n'
+        for source, target in itertools.pairwise(STEPS)
+    )
+    (model / "config.pbtxt").write_text(f'platform: "ensemble"\n{ports}ensemble_scheduling {{\n{steps}}}\n')
 
 
 def _write(model: Path, code: str, ports: str) -> None:

@@ -81,7 +81,8 @@ def test_repositories_hold_a_config_and_a_model_for_each_name(tmp_path):
     repository.write_load_models(tmp_path)
     asked = {load.model for load in cases.LOADS.values()}
     assert asked | {"called"} == {model.name for model in tmp_path.iterdir()}
-    assert all((model / "1" / "model.py").exists() for model in tmp_path.iterdir())
+    with_code = {model.name for model in tmp_path.iterdir() if (model / "1" / "model.py").exists()}
+    assert asked | {"called"} == with_code | {"ensemble"}
     assert "dims: [ 4194304 ]" in (tmp_path / "identity_16MB" / "config.pbtxt").read_text()
 
 
