@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from environments import makers
+from environments import makers, served
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import Progress
 
@@ -53,3 +53,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
     root = tmp_path_factory.mktemp("filled") / "store"
     EnvironmentManager(root, reporter=Recorder()).prepare(archive)
     return root
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An archive made by conda-pack with a real numpy in it, and the version of its Python."""
+    return served.packed_environment(tmp_path_factory.mktemp("serving"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -131,3 +132,20 @@ def test_a_directory_cannot_be_pinned(manager, whole):
         ExecutionEnvironmentError, match="is a directory, and only archives have a digest and signatures"
     ):
         manager.prepare(EnvironmentSource(path=whole, digest="0" * 64))
+
+
+def test_what_lies_in_a_models_own_repository_may_change_and_is_brought_again_only_then(manager, web, whole, tmp_path):
+    source = EnvironmentSource(uri=web.uri("e.tar"), follows=True)
+    first = manager.prepare(source)
+    assert manager.prepare(source) == first
+    changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True, copy_function=os.link)
+    (changed / "more.txt").write_text("more")
+    (web.folder / "e.tar").unlink()
+    makers.pack_plainly(changed, web.folder / "e.tar")
+
+    second = manager.prepare(source)
+
+    assert second.digest != first.digest
+    assert (second.prefix / "more.txt").exists()
+    # A look and the archive, a look, a look and the archive.
+    assert len(web.requests) == 5

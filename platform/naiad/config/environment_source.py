@@ -26,11 +26,14 @@ class EnvironmentSource:
         path: An archive or a directory of this machine; None if it lies elsewhere.
         uri: Where else, empty if it lies here.
         digest: SHA-256 its archive must have, empty if nobody said.
+        follows: Whether the content of a URI may change from one load to the next, as that of a model may: it lies in
+            the model's own repository.
     """
 
     path: Path | None = None
     uri: str = ""
     digest: str = ""
+    follows: bool = False
 
     def __str__(self) -> str:
         return f"{self.path or self.uri}{f'@sha256:{self.digest}' if self.digest else ''}"

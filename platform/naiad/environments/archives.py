@@ -6,8 +6,9 @@ import logging
 import threading
 from pathlib import Path
 
+from naiad.config.environment_source import EnvironmentSource
 from naiad.environments.digest import Content
-from naiad.environments.download import shown
+from naiad.environments.download import read_version, shown
 from naiad.environments.eviction import shrink
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import Reporter
@@ -62,35 +63,46 @@ class Archives:
             self._policy.trust.check_archive(path, content.digest)
         return self._take(path, content, str(path), label)
 
-    def of_uri(self, uri: str, *, digest: str = "", label: str = "") -> tuple[Stored, Lease]:
+    def of_uri(self, named: EnvironmentSource, label: str = "") -> tuple[Stored, Lease]:
         """The same for an archive elsewhere; without network if what it names is in the store already.
 
         Raises:
             ExecutionEnvironmentError: If it must not or cannot be used, or brought here.
         """
         self.sweep()
-        expected = self._expected(uri, digest)
-        found = self._held(expected, uri, label)
+        version = self._look_again(named)
+        found = self._held(self._expected(named, version), named.uri, label)
         if found is not None:
             return found
-        with self._remote.alone(uri, label):
+        with self._remote.alone(named.uri, label):
             # Whoever was here before may have brought it.
-            expected = expected or self._remote.recorded(uri)
-            return self._held(expected, uri, label) or self._bring(uri, expected, label)
+            expected = self._expected(named, version)
+            return self._held(expected, named.uri, label) or self._bring(named, expected, version, label)
 
-    def _expected(self, uri: str, digest: str) -> str:
+    def _look_again(self, named: EnvironmentSource) -> str:
+        """What is there now of something that may change, empty for what may not or where nothing tells."""
+        if not named.follows or named.digest:
+            return ""
+        if self._policy.trust is not None:
+            self._remote.forget_signature(named.uri)
+            return ""
+        return read_version(named.uri)
+
+    def _expected(self, named: EnvironmentSource, version: str) -> str:
         """The digest that the content of a URI must have, empty if nobody has said or seen it."""
-        trust = self._policy.trust
+        uri, trust = named.uri, self._policy.trust
         if trust is not None:
             where = f"the execution environment {shown(uri)}"
             found = read_signatures(self._remote.signature(uri), where, shown(signature_uri(uri)))
             try:
-                trust.check(found, digest or found.digest, where)
+                trust.check(found, named.digest or found.digest, where)
             except ExecutionEnvironmentError:
                 self._remote.forget_signature(uri)  # it may have been replaced by a better one
                 raise
             return found.digest
-        expected = digest or self._remote.recorded(uri)
+        if named.follows and not named.digest:
+            return self._remote.unchanged(uri, version)
+        expected = named.digest or self._remote.recorded(uri)
         if not expected and self._policy.require_digest:
             raise ExecutionEnvironmentError(
                 f"the execution environment {shown(uri)} is refused: it is named without a digest, and this server "
@@ -111,7 +123,8 @@ class Archives:
             self._uses.note(digest, label, shown(uri))
         return stored, lease
 
-    def _bring(self, uri: str, expected: str, label: str) -> tuple[Stored, Lease]:
+    def _bring(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[Stored, Lease]:
+        uri = named.uri
         with self._remote.fetched(uri, label) as archive:
             content = self._store.content(archive, label)
             if expected and content.digest != expected:
@@ -123,7 +136,8 @@ class Archives:
                 )
             found = self._take(archive, content, shown(uri), label)
         if not expected:
-            self._remote.record(uri, content.digest)
+            self._remote.record(uri, content.digest, version)
+        if not expected and not named.follows:
             _log.warning(
                 "the execution environment %s was named without a digest; from now on it must be what it is now; to "
                 "say so in the model, too, name it %s@sha256:%s",

@@ -27,7 +27,7 @@ from naiad.environments.progress import Meter, Reporter
 from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
 from naiad.storage.opening import Storage, open_storage, storage_errors
 
-__all__ = ["download", "note_of", "read_small", "shown"]
+__all__ = ["download", "note_of", "read_small", "read_version", "shown"]
 
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024
@@ -120,6 +120,19 @@ def read_small(uri: str) -> bytes | None:
         if error.code is Code.NOT_FOUND:
             return None
         raise
+
+
+def read_version(uri: str) -> str:
+    """What differs if a remote file does, empty if nothing tells.
+
+    Raises:
+        ExecutionEnvironmentError: If it is not there or cannot be reached.
+    """
+    try:
+        with _open(uri, 0, "") as opened:
+            return opened.version
+    except _InterruptedError as error:
+        raise ExecutionEnvironmentError(f"cannot reach {shown(uri)}: {error}") from error
 
 
 def _attempt(uri: str, into: Path, reporter: Reporter, label: str) -> None:

@@ -102,8 +102,7 @@ class EnvironmentManager:
 
     def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
-            found = self._archives.of_uri(named.uri, digest=named.digest, label=label)
-            return _unpacked(shown(named.uri), *found)
+            return _unpacked(shown(named.uri), *self._archives.of_uri(named, label))
         # Resolved: a link that is turned to the next release must not change what running guests restart into.
         path = Path(os.path.realpath(named.path))
         if not path.exists():

@@ -46,13 +46,19 @@ class RemoteArchives:
         """The digest that a URI's content had when it was used first, empty if it never was."""
         return str((jsonfile.read(self._record(uri)) or {}).get("digest", ""))
 
-    def record(self, uri: str, digest: str) -> None:
-        """Remember what a URI names from now on.
+    def unchanged(self, uri: str, version: str) -> str:
+        """The digest that the content of a URI has if it is still in the state in which it was recorded, else empty."""
+        known = jsonfile.read(self._record(uri)) or {}
+        return str(known.get("digest", "")) if version and known.get("version") == version else ""
+
+    def record(self, uri: str, digest: str, version: str = "") -> None:
+        """Remember what a URI names from now on, or names in one state.
 
         Raises:
             OSError: If it cannot be written.
         """
-        jsonfile.write(self._record(uri), {"uri": shown(uri), "digest": digest, "time": time.time()})
+        said = {"uri": shown(uri), "digest": digest, "version": version, "time": time.time()}
+        jsonfile.write(self._record(uri), said)
 
     def forget(self, uri: str) -> None:
         """Let a URI name something else the next time."""

@@ -68,7 +68,7 @@ def locate(text: str, origin: str, places: Places, files: Files) -> tuple[Path |
         if not look.found:
             uri = "" if name.startswith("/") or is_uri(name) else _uri_beside(path, places)
             if uri:
-                return EnvironmentSource(uri=uri, digest=digest), looks
+                return EnvironmentSource(uri=uri, digest=digest, follows=True), looks
             raise ResolutionError(
                 f"{origin} names the execution environment '{text}', but '{path}' does not exist; {_RULES}",
                 code=Code.NOT_FOUND,
