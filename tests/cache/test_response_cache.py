@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from support.server import ServerProcess
@@ -212,6 +214,21 @@ def test_without_a_cache_of_the_server_the_setting_has_no_effect(tmp_path):
         # As from the reference: its series are there, the cache's own are not.
         assert metrics(server, "nv_cache_num_hits")[-1:] == ['nv_cache_num_hits_per_model{model="m",version="1"} 0']
         assert metrics(server, "nv_cache_util") == []
+
+
+def test_a_trace_of_a_hit_has_no_times_of_a_computation(tmp_path):
+    write_counting(tmp_path / "models", "m")
+    file = tmp_path / "trace.json"
+    traced = ("--trace-config=level=TIMESTAMPS", "--trace-config=rate=1", f"--trace-config=triton,file={file}")
+    with ServerProcess(tmp_path / "models", "--cache-config=local,size=4096", *traced, work=tmp_path) as server:
+        for _ in range(2):
+            ask(server, "m", 1)
+    noted: dict[int, set[str]] = {}
+    for event in json.loads(file.read_text()):
+        noted.setdefault(event["id"], set()).update(stamp["name"] for stamp in event.get("timestamps", ()))
+    computed, found = noted.values()
+    assert {name for name in computed - found if name.startswith("COMPUTE")} == computed - found
+    assert {"REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"} <= found < computed
 
 
 def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_fits(tmp_path):

@@ -152,6 +152,9 @@ class CachedAnswers:
         if entry is None:
             return _KeepingSink(self, request, digest, took, sink)
         self._statistics.hit(took)
+        if request.trace is not None:
+            now = began + took
+            request.trace.composed(began, now, now, now, now)
         if self._order is not None:
             sink = OrderedSink(self._order, sink)
             sink.begin()

@@ -82,7 +82,7 @@ class Trace(Protocol):
         """Note when it was queued, taken to a guest, begun and finished there, and answered: monotonic nanoseconds."""
 
     def composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Likewise of an ensemble, which computes nothing itself: its steps' times, one after the other."""
+        """Likewise where nothing was computed: times of an ensemble's steps, or of finding a kept response."""
 
     def child(self, request: InferRequest, sink: Sink) -> Sink:
         """Trace a request that this one leads to; return the sink for its responses."""
