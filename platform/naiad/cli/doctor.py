@@ -50,7 +50,7 @@ def doctor(arguments: Sequence[str]) -> int:
         ]
         options = options_from(flags, environ=os.environ)
         only = [text for flag, text in found if flag.name == _MODEL.name]
-        with open_log(replace(log_settings(options), info=False, warning=False)):
+        with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
             examined = examine(options, default_reporter(), only=only, unpack=_PACKED.name not in asked)
     except UsageError as error:
         report(error, _PROGRAM)

@@ -111,9 +111,7 @@ def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
     near = f"write {missing['near']}, if that is what is meant; else " if missing["near"] else ""
     package = _PACKAGES.get(top, top)
     if environment.is_host:
-        return (
-            f"{near}install {package} beside naiad, or give the model an environment that has it (EXECUTION_ENV_PATH)"
-        )
+        return f"{near}install {package} beside naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
     return f"{near}add {package} to the environment and pack it anew"
 
 

@@ -164,7 +164,8 @@ class Reader:
 
     def _missing(self, path: str, line: int, kind: str, name: str, wanted: str) -> None:
         top = name.partition(".")[0]
-        near = difflib.get_close_matches(top, [each.name for each in pkgutil.iter_modules(sys.path)], n=1, cutoff=0.75)
+        near = difflib.get_close_matches(top, [each.name for each in pkgutil.iter_modules(sys.path)], n=5, cutoff=0.75)
+        near.sort(key=lambda each: each[0] != top[0])  # people rarely mistype the first letter
         self.missing.append(
             {"file": path, "line": line, "kind": kind, "name": name, "wanted": wanted, "near": near[0] if near else ""}
         )

@@ -1,0 +1,267 @@
+"""`naiad doctor`: everything that is planted is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+
+import pytest
+from doctor.broken import FOR_A_NEWER_SYSTEM, write_broken
+from doctor.good import BACKEND, write_good
+from doctor.repository import CODE, CONFIG, IO, environment, model, parameter, write
+from naiad.cli.main import main
+
+PORTS = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+
+
+@pytest.fixture
+def examine(tmp_path, capsys):
+    """Run the doctor on the repository of the test; its exit code and its document."""
+    write(tmp_path / "backends", BACKEND)
+
+    def run(*flags, ports=PORTS):
+        store = f"--env-store={tmp_path / 'store'}"
+        folders = [str(tmp_path / "models"), f"--backend-directory={tmp_path / 'backends'}"]
+        status = main(["doctor", *folders, store, *ports, "--json", *flags])
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return status, json.loads(printed.out)
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_planted_defect_is_found_and_named(tmp_path, examine):
+    planted = write_broken(tmp_path)
+    assert len(planted) >= 30
+    write(tmp_path / "models" / "fine", model())
+    for name, broken in planted.items():
+        write(tmp_path / "models" / name, broken.files)
+
+    status, document = examine()
+
+    found = {}
+    for finding in document["findings"]:
+        found.setdefault(finding["model"], []).append(finding)
+    assert found.keys() == planted.keys()
+    wrong = {name: found[name] for name, broken in planted.items() if not _is_found(broken, found[name])}
+    assert wrong == {}
+    assert all(finding["advice"] for finding in document["findings"])
+    assert (status, document["models"]) == (1, len(planted) + 1)
+    assert (document["errors"], document["warnings"]) == (len(planted) - 1, 1)
+
+
+def _is_found(broken, findings):
+    (finding,) = findings if len(findings) == 1 else (None,)
+    return (
+        finding is not None
+        and finding["code"] == broken.code
+        and broken.text in finding["message"]
+        and broken.where in finding["where"]
+    )
+
+
+@pytest.mark.slow
+def test_nothing_is_found_where_nothing_is_wrong(tmp_path, examine):
+    planted = write_good(tmp_path)
+    assert len(planted) >= 30
+    for name, files in planted.items():
+        write(tmp_path / "models" / name, files)
+
+    status, document = examine("--strict")
+
+    notes = [finding for finding in document["findings"] if finding["severity"] == "note"]
+    assert [finding for finding in document["findings"] if finding not in notes] == []
+    assert {(finding["model"], finding["code"]) for finding in notes} == {("optional_imports", "optional-import")}
+    assert (status, document["models"], document["errors"], document["warnings"]) == (0, len(planted), 0, 0)
+
+
+def test_an_environment_is_named_that_lacks_a_package(tmp_path, examine):
+    place = environment(tmp_path / "environment")
+    config = CONFIG + parameter("EXECUTION_ENV_PATH", place)
+    write(tmp_path / "models" / "m", model("import cv2\n" + CODE, config))
+
+    _, document = examine()
+
+    (finding,) = document["findings"]
+    assert f"imports cv2, which is not in {place} (Python " in finding["message"]
+    assert finding["advice"] == "add opencv-python-headless to the environment and pack it anew"
+
+
+def test_compiled_packages_of_an_environment_are_read_once(tmp_path, examine):
+    place = environment(tmp_path / "environment")
+    packages = next(place.glob("lib/python3*/site-packages"))
+    broken = FOR_A_NEWER_SYSTEM
+    write(packages, {"newer/one.so": broken, "newer/two.so": broken})
+    for name in ("a", "b"):
+        config = CONFIG + parameter("EXECUTION_ENV_PATH", place)
+        write(tmp_path / "models" / name, model(config=config))
+
+    _, document = examine()
+
+    assert [(each["model"], each["code"]) for each in document["findings"]] == [
+        ("a", "missing-symbols"),
+        ("b", "missing-symbols"),
+    ]
+    assert "and 1 other files need GLIBC_2.999, which this machine's glibc " in document["findings"][0]["message"]
+    assert document["findings"][0]["advice"].startswith("build the environment on a system as old as")
+
+
+def test_shared_backends_are_no_packages(tmp_path, examine):
+    write(tmp_path / "backends", {"shared/model.py": "from .partner import x\n" + CODE})
+    write(tmp_path / "models" / "m", {"config.pbtxt": f'backend: "shared"{IO}', "1/data.txt": ""})
+
+    _, document = examine()
+
+    (finding,) = document["findings"]
+    assert finding["code"] == "relative-import"
+    assert finding["where"].endswith("shared/model.py:1")
+
+
+def test_a_model_in_two_repositories_is_named_with_both(tmp_path, examine):
+    write(tmp_path / "models" / "m", model())
+    write(tmp_path / "more" / "m", model())
+
+    status, document = examine(f"--model-repository={tmp_path / 'more'}")
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"], finding["model"]) == (1, "duplicate", "m")
+    assert finding["where"] == f"{tmp_path / 'models' / 'm'}, {tmp_path / 'more' / 'm'}"
+
+
+@pytest.mark.parametrize("name", ["http", "grpc", "metrics"])
+def test_a_port_that_is_taken_is_named(tmp_path, examine, name):
+    write(tmp_path / "models" / "m", model())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = [each for each in PORTS if name not in each]
+        status, document = examine(f"--{name}-port={port}", f"--{name}-address=127.0.0.1", ports=ports)
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"]) == (1, "port-taken")
+    assert finding["message"].startswith(f"{name} cannot be served at 127.0.0.1:{port}: ")
+    assert finding["advice"] == f"choose another --{name}-port or stop who listens there"
+
+
+def test_an_address_of_another_machine_is_named(tmp_path, examine):
+    write(tmp_path / "models" / "m", model())
+
+    _, document = examine("--http-address=192.0.2.1", "--http-port=18490", ports=PORTS[1:])
+
+    (finding,) = [each for each in document["findings"] if each["message"].startswith("http ")]
+    assert (finding["code"], finding["advice"]) == ("address", "choose another --http-address")
+
+
+def test_a_store_that_cannot_be_written_is_found_first(tmp_path, examine):
+    write(tmp_path / "models" / "m", model())
+    write(tmp_path, {"store": "a file"})
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"], finding["where"]) == (1, "store", str(tmp_path / "store"))
+
+
+def test_an_archive_that_has_no_room_is_not_unpacked(tmp_path, examine, monkeypatch):
+    (tmp_path / "env.tar.gz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(1000))
+    config = CONFIG + parameter("EXECUTION_ENV_PATH", tmp_path / "env.tar.gz")
+    write(tmp_path / "models" / "m", model(config=config))
+    from naiad.doctor import machine
+
+    monkeypatch.setattr(machine, "read_manifest", lambda _: None)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 4015}))
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"]) == (1, "disk")
+    assert "unpacked, it takes about 0 MB" in finding["message"]
+
+
+def test_more_model_processes_than_memory_takes_is_a_warning(tmp_path, examine):
+    many = CONFIG + "instance_group { count: 1000000 }"
+    write(tmp_path / "models" / "m", model(config=many))
+
+    status, document = examine()
+    assert (status, [each["code"] for each in document["findings"]]) == (0, ["memory"])
+    status, _ = examine("--strict")
+    assert status == 1
+
+
+def test_an_empty_repository_is_a_warning(tmp_path, examine):
+    (tmp_path / "models").mkdir()
+
+    status, document = examine()
+
+    assert (status, [each["code"] for each in document["findings"]]) == (0, ["no-models"])
+
+
+def test_one_model_may_be_examined_alone(tmp_path, examine):
+    write(tmp_path / "models" / "good", model())
+    write(tmp_path / "models" / "bad", model(config="nonsense"))
+
+    status, document = examine("--model=good")
+
+    assert (status, document["models"], document["findings"]) == (0, 1, [])
+
+
+def test_archives_may_be_left_packed(tmp_path, examine):
+    shutil.make_archive(str(tmp_path / "env"), "gztar", environment(tmp_path / "environment"))
+    config = CONFIG + parameter("EXECUTION_ENV_PATH", tmp_path / "env.tar.gz")
+    write(tmp_path / "models" / "m", model("import no_such_package\n" + CODE, config))
+
+    status, document = examine("--leave-packed")
+
+    assert (status, document["findings"]) == (0, [])
+    assert not list((tmp_path / "store").glob("*/env"))
+
+
+def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
+    write(
+        tmp_path / "models" / "m", model("try:\n    import cupy\nexcept ImportError:\n    pass\nimport nunpy\n" + CODE)
+    )
+
+    status = main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", *PORTS])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert lines[0].startswith("error: m version 1: imports nunpy, which is not in the host's interpreter (Python ")
+    assert lines[0].endswith(" [missing-import]")
+    assert lines[1:] == [
+        f"  at {tmp_path / 'models' / 'm' / '1' / 'model.py'}:5",
+        (
+            "  -> write numpy, if that is what is meant; else install nunpy beside naiad, or name an environment that has it "
+            "(EXECUTION_ENV_PATH)"
+        ),
+        "1 models examined: 1 errors, 0 warnings; 1 notes (--notes)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere"], "nowhere"),
+        ([], "--model-repository must be specified"),
+        (["{models}", "--no-such-flag"], "unrecognized option"),
+        (["{models}", "--model=nobody"], "there is no model 'nobody'; there are m"),
+    ],
+)
+def test_what_cannot_be_examined_has_an_exit_code_of_its_own(tmp_path, capsys, arguments, text):
+    write(tmp_path / "models" / "m", model())
+    words = [word.format(models=tmp_path / "models") for word in arguments]
+
+    status = main(["doctor", *words, f"--env-store={tmp_path / 'store'}", *PORTS])
+
+    assert status == 2
+    assert text in capsys.readouterr().err
+
+
+def test_nothing_is_started_and_nothing_written_beside_the_models(tmp_path, examine):
+    code = "open(__file__ + '.ran', 'w')\nimport beside\n" + CODE
+    write(tmp_path / "models" / "m", model(code) | {"1/beside.py": "open(__file__ + '.ran', 'w')\n"})
+    before = sorted((tmp_path / "models").rglob("*"))
+
+    assert examine()[0] == 0
+
+    assert sorted((tmp_path / "models").rglob("*")) == before
