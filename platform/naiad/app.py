@@ -96,6 +96,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         _settle_memory()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
+        await engine.finish_sequences()
     return 0
 
 

@@ -192,16 +192,6 @@ def test_a_dispatch_that_found_no_memory_waits_for_the_one_before():
     assert dispatched(made.finished("a")) == [("a", [1, 2])]
 
 
-def test_a_closed_scheduler_refuses_what_comes_and_serves_what_waits():
-    made = scheduler()
-    enqueue(made, Request(0))
-    made.close()
-    assert refused(enqueue(made, Request(1))) == [
-        (1, "[request id: 1] Server is stopping, scheduler for model has stopped accepting new inference requests")
-    ]
-    assert dispatched(made.add("a")) == [("a", [0])]
-
-
 def test_draining_takes_everything_in_order():
     made = scheduler(levels=2, default_level=1, policy=QueuePolicy(timeout_us=1))
     enqueue(made, Request("low", priority=2), Request("high", priority=1))

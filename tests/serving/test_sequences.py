@@ -339,3 +339,28 @@ def test_a_decoupled_model_may_want_requests_again_and_answer_each_time(server):
 
     assert seen == {"1": ["0"], "3": ["2", "1", "0"], "4": ["3", "2", "1", "0"]}
     assert Ask(server, "iterative", value=1).text == "[1]"
+
+
+def test_sequences_may_end_while_the_server_exits_and_none_begins(tmp_path):
+    write(tmp_path / "models", "plain", "direct { } max_sequence_idle_microseconds: 60000000", 2, 1)
+    write(tmp_path / "models", "other", "direct { }", 1, 1)
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        Ask(server, "plain", 1, "start").finish()
+        os.kill(server.pid, signal.SIGTERM)
+        server.wait_log("Waiting for in-flight requests to complete.")
+        Ask(server, "plain", 1).finish()
+        stopping = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+        assert Ask(server, "plain", 2, "start").refusal == (503, stopping)
+        assert Ask(server, "other", 2, "start").refusal == (503, f"[request id: <id_unknown>] {stopping}")
+        health = server.get("/v2/health/ready")
+        assert (health.status, health.error) == (503, "Server exiting")
+        assert row(Ask(server, "plain", 1, "end").seen)["flags"] == 2
+        assert server.wait_exit() == 0
+
+
+def test_an_exit_waits_for_sequences_no_longer_than_it_may(tmp_path):
+    write(tmp_path / "models", "plain", "direct { } max_sequence_idle_microseconds: 60000000", 2, 1)
+    with ServerProcess(tmp_path / "models", "--exit-timeout-secs=1", work=tmp_path) as server:
+        Ask(server, "plain", 1, "start").finish()
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait_exit() == 0

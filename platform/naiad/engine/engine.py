@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import naiad
+from naiad.engine.check import prefix
 from naiad.engine.load_order import LoadOrder
 from naiad.engine.loading import Loader
 from naiad.engine.model_loads import ModelLoads
@@ -38,6 +39,8 @@ from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 logger = logging.getLogger("naiad.engine")
 
 _TIDY_SECONDS = 2.0
+_FINISH_SECONDS = 0.02
+"""How often to look whether sequences have ended, once the server exits."""
 _KEY_BITS = 40
 _KEY_MASK = (1 << _KEY_BITS) - 1
 
@@ -65,6 +68,7 @@ class Engine:
         self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
         self._polling: asyncio.Task[None] | None = None
         self._state = "starting"
+        self._is_finishing = False  # sequences, while it is exiting
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -101,6 +105,17 @@ class Engine:
                 failures.append(NaiadError(f"loading '{name}' failed: {outcome}"))
         self._state = "ready"
         return failures
+
+    async def finish_sequences(self) -> None:
+        """Take no more requests but those of sequences that have begun, until these have ended or time is up."""
+        self._state, self._is_finishing = "exiting", True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.exit_timeout
+        while sum(version.finish_sequences() for version in self._registry.by_number.values()):
+            if loop.time() >= deadline:
+                break
+            await asyncio.sleep(_FINISH_SECONDS)
+        self._is_finishing = False
 
     async def stop(self) -> None:
         """Take no more requests, let those in flight finish, end all guests."""
@@ -243,7 +258,7 @@ class Engine:
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """Queue *request*; its responses go to *sink*. See `EngineDoor.submit`."""
         if self._state == "exiting":
-            self._refuse_exiting()
+            self._refuse_unless_begun(request)
         version = self._registry.find(request.model_name, request.model_version)
         return version.number << _KEY_BITS | version.submit(request, sink)
 
@@ -280,6 +295,14 @@ class Engine:
             raise NotReadyError("Server not ready")
         if not self._settings.is_explicit:
             raise NotReadyError("explicit model load / unload is not allowed if polling is enabled")
+
+    def _refuse_unless_begun(self, request: InferRequest) -> None:
+        if not self._is_finishing:
+            self._refuse_exiting()
+        elif not self._registry.find(request.model_name, request.model_version).finish_sequences():
+            raise NotReadyError(
+                f"{prefix(request)}Server is stopping, scheduler for model has stopped accepting new inference requests"
+            )
 
     def _refuse_exiting(self) -> None:
         if self._state == "exiting":

@@ -104,6 +104,10 @@ class EnsembleVersion:
         for run in list(self._runs.values()):
             run.give_up(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
+    def finish_sequences(self) -> int:
+        """Let no sequence begin any more in the models of its steps; how many are under way there."""
+        return sum(member.finish_sequences() for member in self._members() if member is not None)
+
     def is_ready(self) -> bool:
         """Whether the models of all steps can serve now."""
         return not self.reason and all(member is not None and member.is_ready() for member in self._members())

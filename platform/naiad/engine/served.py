@@ -64,6 +64,9 @@ class ServedVersion(Protocol):
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""
 
+    def finish_sequences(self) -> int:
+        """Let no sequence begin any more; how many are under way."""
+
     def is_ready(self) -> bool:
         """Whether it can serve now."""
 

@@ -175,6 +175,13 @@ class Traffic:
         if pending is not None and self._dispatcher.withdraw(pending):
             self._fail([pending], error, Reason.CANCELED if error.code is Code.CANCELLED else Reason.OTHER)
 
+    def finish_sequences(self) -> int:
+        """Let no sequence begin any more; how many are under way."""
+        if not isinstance(self._scheduler, SequenceScheduler):
+            return 0
+        self._scheduler.close()
+        return self._scheduler.open_count
+
     def is_waiting(self, key: int) -> bool:
         """Whether the request waits for an instance."""
         pending = self._pending.get(key)

@@ -40,7 +40,6 @@ class DynamicScheduler(Generic[Instance, Item]):
         self._hold: Formed | None = None  # the batch that waits for more, if whatever comes now comes behind it
         self._held_size = 0
         self._wake_ns: int | None = None
-        self._is_closed = False
 
     @classmethod
     def of(cls, config: ModelConfig) -> DynamicScheduler[Instance, Item]:
@@ -80,14 +79,8 @@ class DynamicScheduler(Generic[Instance, Item]):
         """How many batches the instance may hold at once; takes effect at the next decision."""
         self._instances.set_depth(instance, depth)
 
-    def close(self) -> None:
-        """Refuse all requests that come from now on."""
-        self._is_closed = True
-
     def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> list[Action[Instance, Item]]:
         """A request arrived."""
-        if self._is_closed:
-            return [Refuse(item, _stopping(item))]
         deadline = self._queue.next_deadline()
         if deadline is not None and deadline <= now_ns:  # makes room, perhaps
             return [*self._decide(now_ns), *self._push(item, now_ns, alone=alone)]
@@ -188,9 +181,3 @@ class DynamicScheduler(Generic[Instance, Item]):
 
     def _may_share(self, number: int) -> bool:
         return not any(entry.alone for entry in islice(self._queue, number))
-
-
-def _stopping(item: Item) -> NotReadyError:
-    return NotReadyError(
-        f"{item.prefix}Server is stopping, scheduler for model has stopped accepting new inference requests"
-    )

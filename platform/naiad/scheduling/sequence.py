@@ -68,6 +68,11 @@ class SequenceScheduler(Generic[Instance, Item]):
         """How many requests are not dispatched yet."""
         return len(self._waiting)
 
+    @property
+    def open_count(self) -> int:
+        """How many sequences have begun and not ended."""
+        return len(self._open)
+
     # -- instances ----------------------------------------------------------------------------------------------
 
     def add(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
