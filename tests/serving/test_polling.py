@@ -9,6 +9,7 @@ import pytest
 from serving.ensembles import ask, outputs, write_ensemble, write_function
 from support.server import ServerProcess
 
+pytestmark = pytest.mark.slow  # each waits for several looks
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
 
 
@@ -190,7 +191,6 @@ def test_a_repository_that_cannot_be_read_for_a_while_loses_no_model(tmp_path):
         assert server.log.count("loading: m:1") == 1
 
 
-@pytest.mark.slow
 def test_reloads_lose_no_request(tmp_path):
     models = tmp_path / "models"
     write_function(models, "m", "[time.sleep(0.02), x + 1][1]")

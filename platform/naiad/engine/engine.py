@@ -34,7 +34,7 @@ from naiad.lifecycle.polling import Look
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
-from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
+from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, model_key, models_named
 
 logger = logging.getLogger("naiad.engine")
 
@@ -218,14 +218,17 @@ class Engine:
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
-        serving = sorted(self._registry.ready_versions(), key=lambda loaded: (loaded.config.name, loaded.version))
-        of_model = [loaded for loaded in serving if name in {"", loaded.config.name}]
-        if name and not of_model:
+        serving = sorted(
+            ((model, loaded) for model in self._registry for loaded in model.serving()),
+            key=lambda each: (each[0].namespace, each[0].name, each[1].version),
+        )
+        of_model = [(model, loaded) for model, loaded in serving if name in {"", model.name, model.key}]
+        if name and len({model.key for model, _ in of_model}) != 1:  # none, or several namespaces have one
             raise InvalidRequestError(f"requested model '{name}' is not available")
-        asked = [loaded for loaded in of_model if version in {LATEST, loaded.version}]
+        asked = [(model, loaded) for model, loaded in of_model if version in {LATEST, loaded.version}]
         if name and not asked:
             raise InvalidRequestError(f"requested model version is not available for model '{name}'")
-        return [loaded.statistics() for loaded in asked]
+        return [loaded.statistics() for _, loaded in asked]
 
     def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """All models of the repositories with their states."""
@@ -241,7 +244,13 @@ class Engine:
         for entry in self._registry.index(ready_only=False):
             status = entry.state.value if entry.state is not None else ""
             version = int(entry.version) if entry.version else None
-            rows.append((entry.name, version, f"{status}: {entry.reason}" if entry.reason else status))
+            rows.append(
+                (
+                    model_key(entry.namespace, entry.name),
+                    version,
+                    f"{status}: {entry.reason}" if entry.reason else status,
+                )
+            )
         return rows
 
     def instances(self) -> list[InstanceStatus]:

@@ -70,13 +70,13 @@ class LoadOrder:
         """Load and reload what changed, then unload what is gone: an ensemble may have changed to live without it.
 
         Returns:
-            What became of each model that was to be loaded.
+            What became of each model that was to be loaded, and of the ensembles that were loaded anew for it.
         """
         outcomes = await self._load_anew(sources, {})
         for key in gone:
             await self.unload(key, with_members=False)
             self._registry.forget_failures(key)
-        return {key: outcomes[key] for key in sources}
+        return outcomes
 
     async def _load_anew(
         self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles] | None, *, is_nested: bool = False
@@ -85,8 +85,8 @@ class LoadOrder:
         everything = dict(sources)
         outcomes = dict(await self._add_needed(everything, models))
         outcomes.update(await self._load_in_waves(everything, is_nested=is_nested))
-        await self._renew([key for key, error in outcomes.items() if error is None], is_nested=is_nested)
-        return outcomes
+        loaded = [key for key, error in outcomes.items() if error is None]
+        return {**outcomes, **await self._renew(loaded, is_nested=is_nested)}
 
     async def _add_needed(
         self, sources: dict[str, ModelSource], models: Mapping[str, ModelFiles] | None
@@ -174,28 +174,32 @@ class LoadOrder:
                 raise
             self._suspended.discard(key)
 
-    async def _renew(self, names: Sequence[str], *, is_nested: bool) -> None:
+    async def _renew(self, names: Sequence[str], *, is_nested: bool) -> Mapping[str, BaseException | None]:
         """Load the ensembles anew that need models which were loaded: they may fit no more, or again."""
         needs = self._loads.needs
         affected = {ensemble for name in names for ensemble in dependents(name, needs)}.difference(names)
         if self._registry.is_namespaced:  # a model of another namespace may be nearer now, or ambiguous
-            plain = {self._registry.record(name).name for name in names}
+            plain = {self._registry.name_of(name) for name in names}
             affected |= {
                 ensemble
                 for ensemble, members in needs.items()
-                if ensemble not in names and any(self._registry.record(member).name in plain for member in members)
+                if ensemble not in names and any(self._registry.name_of(member) in plain for member in members)
             }
+        outcomes = {}
         for wave in waves(affected, needs):
             for ensemble in wave:
                 if ensemble in self._suspended or self._registry.is_serving(ensemble):
-                    await self._renew_one(ensemble, is_nested=is_nested)
+                    outcomes[ensemble] = await self._renew_one(ensemble, is_nested=is_nested)
+        return outcomes
 
-    async def _renew_one(self, ensemble: str, *, is_nested: bool) -> None:
+    async def _renew_one(self, ensemble: str, *, is_nested: bool) -> NaiadError | None:
         try:
             await self._load_one(self._loads.ensembles[ensemble], is_nested=is_nested)
-        except NaiadError:  # logged; it is not what was asked for
+        except NaiadError as error:  # logged; it is not what was asked for
             self._suspended.add(ensemble)
             await asyncio.gather(*self._loads.unload(ensemble))
+            return error
+        return None
 
     # -- unloading ----------------------------------------------------------------------------------------------
 
@@ -236,10 +240,7 @@ class LoadOrder:
         """End all versions, ensembles before what they need; all together have the exit timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
-        versions = {
-            model.key: [record.loaded for record in model.versions.values() if record.loaded is not None]
-            for model in self._registry
-        }
+        versions = {model.key: model.serving() for model in self._registry}
         for wave in reversed(waves(versions, self._loads.needs)):
             timeout = max(deadline - loop.time(), 0)
             await asyncio.gather(*(version.stop(timeout) for name in wave for version in versions[name]))

@@ -62,10 +62,18 @@ class ModelRecord:
     @property
     def is_wanted(self) -> bool:
         """Whether it was loaded, or tried to be, and not unloaded since."""
-        states = [(record.state, record.reason) for record in self.versions.values()]
         return bool(self.reason) or any(
-            state is not ModelState.UNLOADING and reason != UNLOADED for state, reason in states
+            record.state is not ModelState.UNLOADING and record.reason != UNLOADED for record in self.versions.values()
         )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to tell about it but that it is gone."""
+        return bool(self.reason) or any(record.reason != UNLOADED for record in self.versions.values())
+
+    def serving(self) -> list[ServedVersion]:
+        """Its versions that serve."""
+        return [record.loaded for record in self.versions.values() if record.loaded is not None]
 
 
 class Registry:
@@ -88,8 +96,8 @@ class Registry:
     def record(self, key: str) -> ModelRecord:
         """The record of a model, made if there is none."""
         if key not in self._models:
-            namespace, _, name = key.rpartition("::") if self.is_namespaced else ("", "", key)
-            self._models[key] = ModelRecord(key, namespace, name)
+            namespace = key.rpartition("::")[0] if self.is_namespaced else ""
+            self._models[key] = ModelRecord(key, namespace, self.name_of(key))
             self.changed(key)
         return self._models[key]
 
@@ -106,7 +114,7 @@ class Registry:
     def is_serving(self, key: str) -> bool:
         """Whether any version of *key* serves."""
         model = self._models.get(key)
-        return model is not None and any(record.loaded is not None for record in model.versions.values())
+        return model is not None and bool(model.serving())
 
     def forget_failures(self, key: str) -> None:
         """A model is in no repository any more: why it could not be loaded is of no interest."""
@@ -117,18 +125,20 @@ class Registry:
                 if record.state is ModelState.UNAVAILABLE and record.reason != UNLOADED:
                     del model.versions[number]
 
+    def name_of(self, key: str) -> str:
+        """The name that a key stands for, whether there is such a model or not."""
+        return key.rpartition("::")[2] if self.is_namespaced else key
+
     def changed(self, key: str) -> None:
         """Versions of *key* came or went: look requests for it up anew."""
-        names = {key, self._models[key].name} if key in self._models else {key}
+        names = {key, self.name_of(key)}
         for asked in [asked for asked in self._ready if asked[0] in names]:
             del self._ready[asked]
 
     def ready_versions(self) -> Iterator[ServedVersion]:
         """Every version that serves."""
         for model in self._models.values():
-            for record in model.versions.values():
-                if record.loaded is not None:
-                    yield record.loaded
+            yield from model.serving()
 
     def find(self, name: str, version: int) -> ServedVersion:
         """The version that serves a request.
@@ -151,26 +161,38 @@ class Registry:
         model = self._known(name)
         return sorted(number for number, record in model.versions.items() if record.loaded is not None)
 
-    def index(self, *, ready_only: bool, stored: Collection[ModelFiles] = ()) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, stored: Collection[ModelFiles] | None = None) -> list[IndexEntry]:
         """The repository index.
 
         Args:
             ready_only: Leave out what does not serve.
-            stored: What repositories hold: listed also where it was never loaded.
+            stored: What repositories hold: it is listed also if it was never loaded, and what no repository holds and
+                was unloaded is not. None: only what was ever asked for is listed, and all of that.
         """
         entries = []
         models = dict(self._models)
-        for files in stored:
-            models.setdefault(files.key, ModelRecord(files.key, files.namespace, files.name))
+        if stored is not None:
+            keys = {files.key for files in stored}
+            models = {key: model for key, model in models.items() if key in keys or model.is_known}
+            for files in stored:
+                models.setdefault(files.key, ModelRecord(files.key, files.namespace, files.name))
         for model in sorted(models.values(), key=lambda model: (model.namespace, model.name)):
             if model.reason and not ready_only:
-                entries.append(IndexEntry(name=model.name, state=ModelState.UNAVAILABLE, reason=model.reason))
+                entries.append(
+                    IndexEntry(
+                        name=model.name, namespace=model.namespace, state=ModelState.UNAVAILABLE, reason=model.reason
+                    )
+                )
             elif not model.versions and not ready_only:
-                entries.append(IndexEntry(name=model.name))
+                entries.append(IndexEntry(name=model.name, namespace=model.namespace))
             for number, record in sorted(model.versions.items()):
                 state, reason = self._told(record)
                 if state is ModelState.READY or not ready_only:
-                    entries.append(IndexEntry(name=model.name, version=str(number), state=state, reason=reason))
+                    entries.append(
+                        IndexEntry(
+                            name=model.name, namespace=model.namespace, version=str(number), state=state, reason=reason
+                        )
+                    )
         return entries
 
     def _told(self, record: VersionRecord) -> tuple[ModelState, str]:

@@ -86,12 +86,13 @@ class ModelState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One line of the repository index; a model that was never loaded has a name alone."""
+    """One line of the repository index; a model that was never loaded has a name alone, and its namespace."""
 
     name: str
     version: str = ""
     state: ModelState | None = None
     reason: str = ""
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
