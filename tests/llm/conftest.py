@@ -21,7 +21,7 @@ if str(BACKENDS / "vllm_like") not in sys.path:
     sys.path.append(str(BACKENDS / "vllm_like"))
 
 _CONFIG = """
-backend: "vllm_like"
+backend: "{backend}"
 instance_group {{ count: 1 kind: KIND_MODEL }}
 parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}
 parameters {{ key: "REPORT_CUSTOM_METRICS" value {{ string_value: "true" }} }}
@@ -31,8 +31,10 @@ SETTINGS = {
     "llama": {"model": "tiny.gguf", "max_model_len": 2048, "max_num_seqs": 8, "dtype": "float16"},
     "fake": {"model": "some/model", "gpu_memory_utilization": 0.5, "disable_log_requests": True, "enable_lora": True},
     "vectors": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "runner": "pooling"},
+    "adapted": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "enable_lora": True},
 }
-LORAS = {"shouting": "adapters/shouting"}
+LORAS = {"fake": {"shouting": "adapters/shouting"}, "adapted": {"other": "adapter.gguf"}}
+"""`multi_lora.json`; all files and folders it names are made."""
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +43,13 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment.make(tmp_path_factory)
 
 
-def add_model(repository: Path, engines: Path, name: str, settings: object, config: str = "") -> Path:
+def add_model(
+    repository: Path, engines: Path, name: str, settings: object, config: str = "", backend: str = "vllm_like"
+) -> Path:
     """A model of the backend; returns its version directory."""
     version = repository / name / "1"
     version.mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(_CONFIG.format(environment=engines) + config)
+    (repository / name / "config.pbtxt").write_text(_CONFIG.format(environment=engines, backend=backend) + config)
     (version / "model.json").write_text(json.dumps(settings))
     if (engines / "tiny.gguf").exists():
         shutil.copy(engines / "tiny.gguf", version)
@@ -58,9 +62,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
     folder = tmp_path_factory.mktemp("llm")
     for name, settings in SETTINGS.items():
         version = add_model(folder / "models", engines, name, settings)
-        if "enable_lora" in settings:
-            (version / "multi_lora.json").write_text(json.dumps(LORAS))
-            for path in LORAS.values():
-                (version / path).mkdir(parents=True)
+        if name in LORAS:
+            (version / "multi_lora.json").write_text(json.dumps(LORAS[name]))
+            (version / "adapters" / "shouting").mkdir(parents=True)
+            shutil.copy(engines / "adapter.gguf", version)
     with ServerProcess(folder / "models", work=folder) as running:
         yield running

@@ -17,7 +17,7 @@ _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def make(factory: pytest.TempPathFactory) -> Path:
-    """An environment with llama.cpp and with a stand-in for vLLM, and beside it `tiny.gguf`.
+    """An environment with llama.cpp and with a stand-in for vLLM, and in it `tiny.gguf` and `adapter.gguf`.
 
     Needs whatever index pip is configured for; without one the tests are skipped.
     """
@@ -39,7 +39,7 @@ def _build(root: Path) -> None:
         pytest.skip(f"no environment for engines can be built here: {installed.stderr.strip().splitlines()[-1]}")
     site = _run(python, "-c", _SITE).stdout.strip()
     shutil.copytree(HERE / "fake_vllm" / "vllm", Path(site, "vllm"), ignore=shutil.ignore_patterns("__pycache__"))
-    _run(python, str(HERE / "tiny_gguf.py"), str(root / "tiny.gguf"))
+    _run(python, str(HERE / "tiny_gguf.py"), str(root / "tiny.gguf"), str(root / "adapter.gguf"))
 
 
 def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:

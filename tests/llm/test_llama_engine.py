@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -187,6 +186,23 @@ def test_wrong_requests_for_vectors_are_refused(server: ServerProcess, model: st
     assert told in refusal(server, model, embedding_request=wish)
 
 
+def test_requests_name_an_adapter_of_multi_lora_json(server: ServerProcess):
+    given = {"text_input": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+    plain = ask(server, "adapted", **given)["text_output"]
+    adapted = ask(server, "adapted", **given, lora_name="other")["text_output"]
+    assert adapted != plain
+    assert ask(server, "adapted", **given)["text_output"] == plain  # not for requests that name none
+    assert "we currently support ['other']" in refusal(server, "adapted", **given, lora_name="more")
+
+
+def test_long_prompts_are_read_in_pieces_and_answered_once(server: ServerProcess):
+    long = "hello the other world " * 60
+    for given in ({"text_input": long * 2}, {"messages": json.dumps([{"role": "user", "content": long * 2}])}):
+        parts = events(server, "llama", **given, max_tokens=3, temperature=0, return_num_input_tokens=True)
+        assert 1 <= len(parts) <= 4
+        assert all(part["num_input_tokens"] > 500 for part in parts)
+
+
 def test_keys_that_mean_nothing_to_the_engine_are_told_once(server: ServerProcess):
     told = [line for line in server.log.splitlines() if "the engine xllamacpp has no use for these keys" in line]
     assert len(told) == 1
@@ -222,39 +238,33 @@ def test_a_crashed_engine_is_told_with_its_reason_and_started_again(tmp_path: Pa
         assert ask(server, "llama", text_input=PROMPT, max_tokens=2)["text_output"].startswith(PROMPT)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"model": "none.gguf"}, "there is no '"),
-        ({"model": "model.json", "engine": "xllamacpp"}, "is no GGUF file"),
-        ({"model": "broken.gguf"}, "llama.cpp could not load"),
-        ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
-        ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
-        ({"model": "tiny.gguf", "engine_options": {"threads": 3}}, "'threads' (did you mean 'n_threads'?)"),
-        ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be a whole number of 1 or more"),
-        (
-            {"model": "tiny.gguf", "engine": "llama"},
-            "'engine' in model.json is \"llama\"; there are xllamacpp, vllm, onnx",
-        ),
-    ],
-)
-def test_models_that_cannot_be_loaded_say_why(tmp_path: Path, engines: Path, settings: dict, told: str):
-    version = add_model(tmp_path / "models", engines, "wrong", settings)
-    (version / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
-    start = time.monotonic()
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
-        reason = server.wait_for(
-            lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the model to be refused"
-        )
-    assert told in reason
-    assert time.monotonic() - start < 20
+WRONG = {
+    "no_file": ({"model": "none.gguf"}, "there is no '"),
+    "no_gguf": ({"model": "model.json", "engine": "xllamacpp"}, "is no GGUF file"),
+    "broken": ({"model": "broken.gguf"}, "llama.cpp could not load"),
+    "no_package": ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
+    "unknown_key": ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
+    "unknown_option": (
+        {"model": "tiny.gguf", "engine_options": {"threads": 3}},
+        "'threads' (did you mean 'n_threads'?)",
+    ),
+    "no_slots": ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be a whole number"),
+    "no_engine": ({"model": "tiny.gguf", "engine": "llama"}, 'is "llama"; there are xllamacpp, vllm, onnx'),
+    "no_json": ({}, "'model.json' containing vllm engine args must be provided in '"),
+}
 
 
-def test_a_missing_model_json_is_named_in_vllms_words(tmp_path: Path, engines: Path):
-    version = add_model(tmp_path / "models", engines, "wrong", {})
+def test_models_that_cannot_be_loaded_say_why(tmp_path: Path, engines: Path):
+    for name, (settings, _) in WRONG.items():
+        version = add_model(tmp_path / "models", engines, name, settings)
     (version / "model.json").unlink()
+    (tmp_path / "models" / "broken" / "1" / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
     with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
-        reason = server.wait_for(
-            lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the model to be refused"
-        )
-    assert f"'model.json' containing vllm engine args must be provided in '{version}'" in reason
+
+        def reasons() -> dict[str, str]:
+            index = server.post("/v2/repository/index").json()
+            return {entry["name"]: entry["reason"] for entry in index if entry.get("reason")}
+
+        server.wait_for(lambda: len(reasons()) == len(WRONG), "all models to be refused")
+        told = reasons()
+    assert {name: expected for name, (_, expected) in WRONG.items() if expected not in told[name]} == {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import BACKENDS
 
 
 def read(folder: Path, **document):
@@ -180,3 +183,8 @@ def test_token_buckets_rise_by_one_two_five():
     from vllm_like.metrics import token_buckets
 
     assert token_buckets(120) == [1, 2, 5, 10, 20, 50, 100]
+
+
+@pytest.mark.parametrize("path", sorted((BACKENDS / "vllm_like").rglob("*.py")), ids=lambda path: path.stem)
+def test_the_backend_is_written_in_the_oldest_python_of_guests(path: Path):
+    ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))

@@ -70,6 +70,12 @@ def test_keys_of_other_releases_are_told_once(server: ServerProcess):
     assert "gpu_memory_utilization" not in told[0]
 
 
+def test_repositories_for_the_vllm_backend_are_served_as_they_are(tmp_path: Path, engines: Path):
+    add_model(tmp_path / "models", engines, "upstream", {"model": "some/model"}, backend="vllm")
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert ask(server, "upstream", text_input="hello", max_tokens=1)["text_output"] == "hello hello"
+
+
 def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: Path):
     add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
     server = ServerProcess(tmp_path / "models", work=tmp_path)

@@ -1,6 +1,6 @@
 """Writes a tiny llama model with random weights: a real engine runs it at thousands of tokens a second.
 
-Run by the interpreter of the engine's environment, which has `gguf`: `python tiny_gguf.py FILE [SEED]`. What it says is
+Run by the interpreter of the engine's environment, which has `gguf`: `python tiny_gguf.py MODEL ADAPTER`. What it says is
 noise, the same noise for the same prompt; some of its pieces are no whole characters, as in real models.
 """
 
@@ -98,5 +98,23 @@ def tensors(size, seed):
         yield start + "ffn_down.weight", dense(WIDTH, INNER)
 
 
+def write_adapter(path, seed=2, rank=2):
+    """Write an adapter that changes what the model says."""
+    random = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 16.0)
+    for block in range(BLOCKS):
+        name = f"blk.{block}.ffn_down.weight"
+        writer.add_tensor(f"{name}.lora_a", random.standard_normal((rank, INNER)).astype(np.float32))
+        writer.add_tensor(f"{name}.lora_b", random.standard_normal((WIDTH, rank)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 if __name__ == "__main__":
-    write(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    write(sys.argv[1])
+    write_adapter(sys.argv[2])

@@ -75,9 +75,11 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
         _add_structure(made, given["structured_outputs"])
     if generation.chat is not None:
         made.update(generation.chat)
+        length = sum(len(str(message.get("content"))) for message in generation.chat["messages"])
     else:
         made["prompt"] = generation.prompt
-        made["return_progress"] = len(generation.prompt) > _LONG_PROMPT
+        length = len(generation.prompt)
+    made["return_progress"] = length > _LONG_PROMPT
     return made
 
 
