@@ -34,8 +34,8 @@ _CUT_RAW_FROM = 64 * 1024
 """Messages from this size have their raw tensors cut out before protobuf sees them; for smaller ones a walk over the
 fields in Python costs more than protobuf's two copies."""
 
-_RAW_INPUTS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-_RAW_OUTPUTS = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+RAW_INPUTS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+RAW_OUTPUTS = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _STREAMED_RESPONSE = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
@@ -63,7 +63,7 @@ def parse(data: bytes) -> InferMessage:
         if len(data) < _CUT_RAW_FROM:
             body = ModelInferRequest.FromString(data)
             return InferMessage(body, body.raw_input_contents)
-        head, raw = framing.cut_out(data, _RAW_INPUTS)
+        head, raw = framing.cut_out(data, RAW_INPUTS)
         return InferMessage(ModelInferRequest.FromString(head), raw)
     except (DecodeError, framing.FramingError) as error:
         raise NaiadError("Unable to parse request", code=Code.INTERNAL) from error
@@ -172,7 +172,7 @@ def _encode(response: InferResponse, *, final: bool | None) -> bytes:
         head.parameters[parameters.FINAL_RESPONSE].bool_param = final
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=_DATATYPE_NAMES[tensor.datatype], shape=tensor.shape)
-    message = framing.append(head.SerializeToString(), _RAW_OUTPUTS, [tensor.data for tensor in response.outputs])
+    message = framing.append(head.SerializeToString(), RAW_OUTPUTS, [tensor.data for tensor in response.outputs])
     if len(message) > MAX_MESSAGE_SIZE:
         raise InvalidRequestError(
             f"Response has byte size {len(message)} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."

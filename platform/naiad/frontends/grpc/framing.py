@@ -46,14 +46,23 @@ def cut_out(message: bytes, field: int) -> tuple[bytes, list[memoryview]]:
 
 def append(message: bytes, field: int, values: Sequence[Buffer]) -> bytes:
     """Return *message* with *values* added as the length-delimited *field*: the only copy the tensors see."""
-    tag = encode_varint(field << 3 | _LENGTH_DELIMITED)
     pieces: list[Buffer] = [message]
     for value in values:
-        size = value.nbytes if isinstance(value, memoryview) else len(value)
-        pieces.append(tag + encode_varint(size))
+        size = size_of(value)
+        pieces.append(field_head(field, size))
         if size:  # a view of zero bytes may have a shape that join refuses
             pieces.append(value)
     return b"".join(pieces)
+
+
+def field_head(field: int, size: int) -> bytes:
+    """What stands before the *size* bytes of a length-delimited field."""
+    return encode_varint(field << 3 | _LENGTH_DELIMITED) + encode_varint(size)
+
+
+def size_of(value: Buffer) -> int:
+    """The bytes of a value."""
+    return value.nbytes if isinstance(value, memoryview) else len(value)
 
 
 def encode_varint(value: int) -> bytes:

@@ -12,8 +12,10 @@ from naiad.frontends.grpc import codec, messages
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.log_settings import log_settings_changed
+from naiad.frontends.grpc.patterns import MessagePattern, MessagePatterns
 from naiad.frontends.grpc.trace_settings import trace_settings_changed
 from naiad.frontends.tracing import NO_HEADERS
+from naiad.frontends.wishes import OutputWishes
 from naiad.protocol.inference import InferRequest, InferResponse
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
@@ -64,6 +66,7 @@ class InferenceService:
         self._extensions = extensions
         self._tracer = extensions.tracer
         self._gate = gate
+        self._patterns = MessagePatterns()
 
     async def infer(
         self,
@@ -79,14 +82,7 @@ class InferenceService:
             headers: Those that say to which trace it belongs; looked at where requests are traced.
         """
         self._gate.check()
-        message = codec.parse(data)
-        version = codec.parse_version(message.body.model_version)
-        if self._engine.is_decoupled(message.body.model_name, version):
-            raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        request, _, wishes = codec.decode_request(message, version, self._extensions.regions)
-        if wishes is not None:
-            name = request.model_name
-            wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+        request, wishes, pattern = self._read(data)
         if prepare is not None:
             prepare(request)
         sink = SingleResponse()
@@ -101,9 +97,29 @@ class InferenceService:
             except asyncio.CancelledError:
                 self._engine.cancel(ticket)
                 raise
-            return codec.encode_response(response, wishes)
+            return codec.encode_response(response, wishes) if pattern is None else pattern.encode(response)
         finally:
             self._gate.leave()
+
+    def _read(self, data: bytes) -> tuple[InferRequest, OutputWishes | None, MessagePattern | None]:
+        """The request that a message is, wishes for its outputs, and what it has in common with others."""
+        pattern = self._patterns.find(data)
+        if pattern is not None:
+            self._refuse_decoupled(pattern.model_name, pattern.version)
+            return pattern.request(data), None, pattern
+        message = codec.parse(data)
+        version = codec.parse_version(message.body.model_version)
+        self._refuse_decoupled(message.body.model_name, version)
+        request, _, wishes = codec.decode_request(message, version, self._extensions.regions)
+        if wishes is not None:
+            name = request.model_name
+            wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+            return request, wishes, None
+        return request, None, self._patterns.learn(data, message, request)
+
+    def _refuse_decoupled(self, name: str, version: int) -> None:
+        if self._engine.is_decoupled(name, version):
+            raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
     async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002
         """The standard health check: any service name, because the server is one."""
