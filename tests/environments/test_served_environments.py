@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import os
 import shutil
 import sys
 import tarfile
@@ -9,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from environments import makers
 from environments.makers import member, write_tar
 from environments.served import ASK, OWN_MINOR, add_model, index, told
+from naiad.environments.manifest import Manifest, host_platform
 from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -47,7 +52,24 @@ def test_models_that_share_an_archive_unpack_it_once_and_answer_under_its_python
         assert "unpacking the environment" not in server.log
 
 
-def broken_environments(folder: Path, good: Path) -> dict[str, tuple[dict[str, str], str]]:
+def manifest(**changes: object) -> bytes:
+    """What an archive would say of itself."""
+    made = Manifest(
+        name="e",
+        made_from="recipe",
+        platform=host_platform(),
+        glibc="",
+        python="3.12.1",
+        abi="",
+        packages=(),
+        files=1,
+        size=1,
+        recipe={},
+    )
+    return dataclasses.replace(made, **changes).as_bytes()
+
+
+def broken_environments(folder: Path, good: Path, whole: Path, minor: str) -> dict[str, tuple[dict[str, str], str]]:
     """A model's parameters and the reason it must give, by the model's name."""
 
     def archive(name: str, *members: tarfile.TarInfo, content: bytes = b"x") -> dict[str, str]:
@@ -59,33 +81,90 @@ def broken_environments(folder: Path, good: Path) -> dict[str, tuple[dict[str, s
         (folder / name).write_bytes(content)
         return {"EXECUTION_ENV_PATH": str(folder / name)}
 
+    def plainly(name: str, prefix: Path) -> dict[str, str]:
+        return {"EXECUTION_ENV_PATH": str(makers.pack_plainly(prefix, folder / f"{name}.tar"))}
+
+    def changed(name: str) -> Path:
+        return shutil.copytree(whole, folder / name, symlinks=True, copy_function=os.link)
+
     packed = good.read_bytes()
+    flipped = packed[:-8] + bytes(byte ^ 255 for byte in packed[-8:-4]) + packed[-4:]
+    plain = write_tar(folder / "plain.tar", [(member("README"), b"x")], "w").read_bytes()
+    shutil.rmtree(next(changed("broken").glob("lib/python3*")) / "encodings")
+    makers.make_environment(folder / "bare", minor, numpy=False)
+    program = Path(sys.executable).resolve().read_bytes()
+    described = member("naiad-environment.json")
     return {
-        "missing": ({"EXECUTION_ENV_PATH": str(folder / "no.tar.gz")}, "does not exist"),
+        "missing": ({"EXECUTION_ENV_PATH": str(folder / "no.tar.gz")}, "no.tar.gz' does not exist"),
         "empty": (file("empty.tar.gz", b""), "it is empty"),
         "garbage": (file("garbage.tar.gz", b"no archive at all"), "it is no archive"),
+        "squashed": (file("squashed.tar.gz", b"hsqs" + bytes(600)), "it is a squashfs image"),
+        "seven": (file("seven.tar.gz", b"7z\xbc\xaf" + bytes(600)), "it is a 7z archive"),
         "truncated": (file("truncated.tar.gz", packed[: len(packed) // 2]), "is truncated or damaged"),
+        "flipped": (file("flipped.tar.gz", flipped), "CRC check failed"),
+        "between": (file("between.tar", plain[:1024]), "it ends before the end mark of a tar"),
+        "hollow": (archive("hollow"), "is an archive without any member"),
         "climbing": (archive("climbing", member("bin/../../evil")), "'bin/../../evil' leads out of the archive"),
         "absolute": (archive("absolute", member("/etc/evil")), "'/etc/evil' is an absolute path"),
         "leaving": (
             archive("leaving", member("lib", tarfile.SYMTYPE, "../../..")),
             "'lib' is a symbolic link that leaves the archive",
         ),
+        "borrowed": (
+            archive("borrowed", member("bin/python", tarfile.SYMTYPE, "/usr/bin/python3")),
+            "in an archive made from a venv this is its interpreter",
+        ),
+        "tied": (
+            archive("tied", member("etc/passwd", tarfile.LNKTYPE, "/etc/passwd")),
+            "'etc/passwd' links to '/etc/passwd'",
+        ),
+        "through": (
+            archive("through", member("lib", tarfile.SYMTYPE, "lib64"), member("lib/x")),
+            "'lib/x' would be written through 'lib'",
+        ),
         "device": (archive("device", member("dev/null", tarfile.CHRTYPE)), "'dev/null' is a device node"),
+        "pipe": (archive("pipe", member("run/pipe", tarfile.FIFOTYPE)), "'run/pipe' is a named pipe"),
         "no_python": (archive("no_python", member("README")), "has no interpreter: looked for bin/python"),
+        "dangling": (
+            archive("dangling", member("bin/python", tarfile.SYMTYPE, "python3.12")),
+            "python3.12, which does not exist",
+        ),
+        "windows": (archive("windows", member("python.exe")), "it holds python.exe, made for Windows"),
         "for_arm": (
             archive("for_arm", member("bin/python", mode=0o755), content=ELF_FOR_ARM),
             "is built for linux aarch64",
+        ),
+        "musl": (
+            archive(
+                "musl",
+                member("bin/python", mode=0o755),
+                content=program.replace(b"/lib64/ld-linux", b"/lib64/ld-m_sl_", 1),
+            ),
+            "needs the dynamic loader /lib64/ld-m_sl_",
+        ),
+        "says_arm": (
+            archive("says_arm", described, content=manifest(platform="linux-riscv64")),
+            "is for linux-riscv64",
+        ),
+        "too_new": (archive("too_new", described, content=manifest(glibc="9.99")), "needs glibc 9.99 or newer"),
+        "too_large": (archive("too_large", described, content=manifest(size=1 << 60)), "no space to unpack"),
+        "says_nonsense": (archive("says_nonsense", described, content=b"{}"), "is broken (KeyError('format'))"),
+        "no_library": (plainly("no_library", folder / "broken"), "No module named 'encodings'"),
+        "no_numpy": (plainly("no_numpy", folder / "bare"), "cannot import numpy"),
+        "another": (
+            {"EXECUTION_ENV_PATH": f"{good}@sha256:{'0' * 64}"},
+            f"is not the one that is asked for: its SHA-256 is {hashlib.sha256(packed).hexdigest()}",
         ),
         "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "2.7"}, "asks for Python ==2.7.*"),
         "not_installed": ({"PYTHON_VERSION": "3.99"}, "no Python ==3.99.* on this machine"),
     }
 
 
-def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(serving, tmp_path):
+def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(serving, whole, minor, tmp_path):
+    """Thirty-one kinds, each with words of its own."""
     good, _ = serving
     (tmp_path / "archives").mkdir()
-    broken = broken_environments(tmp_path / "archives", good)
+    broken = broken_environments(tmp_path / "archives", good, whole, minor)
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "healthy")
     for name, (parameters, _) in broken.items():
@@ -104,6 +183,8 @@ def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(se
     for name, (_, reason) in broken.items():
         assert found[name]["state"] == "UNAVAILABLE"
         assert reason in found[name]["reason"], name
+        others = [other for other in broken if other != name and reason in found[other]["reason"]]
+        assert others == ([] if reason != "is truncated or damaged" else ["flipped", "between"]), name
     # Nothing half-made stays: only the one whole environment, which a model refused for its version.
     assert len([path for path in store.iterdir() if len(path.name) == 64]) == 1
     assert not list((store / "staging").iterdir())

@@ -51,15 +51,31 @@ class Unpacked:
     written: Mapping[str, Written] = field(default_factory=dict, repr=False)
 
 
-def unpack(archive: Path, into: Path, *, reporter: Reporter, label: str = "", limits: Limits | None = None) -> Unpacked:
+def unpack(
+    archive: Path,
+    into: Path,
+    *,
+    reporter: Reporter,
+    label: str = "",
+    limits: Limits | None = None,
+    size: int | None = None,
+) -> Unpacked:
     """Unpack into an existing, empty folder; on an error the folder's content is the caller's to throw away.
+
+    Args:
+        archive: The file.
+        into: The folder.
+        reporter: Whoever shows progress.
+        label: The model it is for.
+        limits: How much it may unpack to.
+        size: Bytes of its content if it says so itself.
 
     Raises:
         ExecutionEnvironmentError: If the archive is damaged, unsafe or too large, or the disk is full.
     """
     packed_with = identify(archive)
     packed_size = archive.stat().st_size
-    _check_space(archive, into, unpacked_size(archive, packed_with) or packed_size)
+    _check_space(archive, into, size or unpacked_size(archive, packed_with) or packed_size)
     unpacker = _Unpacker(archive, into, limits or Limits(), packed_size)
     try:
         with Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter:

@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from naiad.environments.archive import damaged
 from naiad.environments.formats import DAMAGE, identify, members
 from naiad.errors import ExecutionEnvironmentError
 
@@ -97,7 +98,7 @@ def read_manifest(archive: Path) -> Manifest | None:
                 return None
             return _parse(archive, content.read(_LARGEST))
     except DAMAGE as error:
-        raise ExecutionEnvironmentError(f"cannot read the manifest of {archive}: {error}") from error
+        raise damaged(archive, 0, error) from error
     return None
 
 

@@ -34,6 +34,7 @@ from naiad.environments.archive import unpack
 from naiad.environments.asking import last_words, run_clean, run_script
 from naiad.environments.digest import Content, content_of, fingerprint
 from naiad.environments.file_digests import Written, record_files
+from naiad.environments.manifest import read_manifest, require_usable_here
 from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
 from naiad.environments.probe import Interpreter, ask
 from naiad.environments.progress import Reporter
@@ -209,7 +210,11 @@ class Store:
         try:
             folder = staged / "env"
             folder.mkdir()
-            unpacked = unpack(archive, folder, reporter=self._reporter, label=label)
+            manifest = read_manifest(archive)
+            if manifest is not None:
+                require_usable_here(manifest, where=f"the execution environment {origin}")
+            size = None if manifest is None else manifest.size
+            unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
             # Since its digest was taken, which may have been a long wait for another process ago.
             if fingerprint(archive) != content.fingerprint:
                 raise ExecutionEnvironmentError(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from naiad.environments.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.file_digests import Alterations, compare_files
-from naiad.environments.manifest import read_manifest, require_usable_here
 from naiad.environments.progress import Reporter
 from naiad.environments.store import Store
 from naiad.environments.trust import Trust
@@ -62,8 +61,6 @@ def verify_archive(archive: Path, root: Path, reporter: Reporter, trust: Trust |
         digest = content.digest
         if trust is not None:
             trust.check_archive(archive, digest)
-        if manifest := read_manifest(archive):
-            require_usable_here(manifest, where=f"the execution environment {archive}")
         stored = store.try_out(archive, content)
     except ExecutionEnvironmentError as error:
         return Verdict(source=str(archive), digest=digest, problem=error.message)
