@@ -35,6 +35,7 @@ from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, model_key, models_named
+from naiad.repository.repositories import Repositories
 
 logger = logging.getLogger("naiad.engine")
 
@@ -70,6 +71,11 @@ class Engine:
         self._state = "starting"
         self._is_finishing = False  # sequences, while it is exiting
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories, which may become more or fewer in explicit mode."""
+        return self._repositories
 
     # -- life ---------------------------------------------------------------------------------------------------
 

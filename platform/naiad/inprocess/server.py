@@ -19,6 +19,7 @@ from naiad.inprocess.errors import InternalError, InvalidArgumentError, Unavaila
 from naiad.inprocess.model import Model, ModelDictionary
 from naiad.inprocess.options import Options
 from naiad.inprocess.plain import plain
+from naiad.inprocess.repositories import register, unregister
 from naiad.inprocess.running import RunningServer
 
 __all__ = ["Server"]
@@ -184,6 +185,41 @@ class Server:
         with translated():
             server.loop.run(server.engine.load(model_name, _load_parameters(parameters or {})))
         return self.model(model_name)
+
+    def register_model_repository(self, repository_path: str, name_mapping: dict[str, str] | None = None) -> None:
+        """Serve one more repository, whose models can then be loaded; only with `ModelControlMode.EXPLICIT`.
+
+        Args:
+            repository_path: The repository.
+            name_mapping: Other names for some of its models, by the names of their directories.
+
+        Raises:
+            UnsupportedError: In another mode.
+            InvalidArgumentError: If there is no such repository.
+            AlreadyExistsError: If it is served already, or there is a model of such a name.
+        """
+        with translated():
+            register(self._server, repository_path, name_mapping or {})
+
+    def unregister_model_repository(self, repository_path: str) -> None:
+        """Serve a repository no more; what is loaded of it stays loaded. Only with `ModelControlMode.EXPLICIT`.
+
+        Raises:
+            UnsupportedError: In another mode.
+            InvalidArgumentError: If it is not served.
+        """
+        with translated():
+            unregister(self._server, repository_path)
+
+    def poll_model_repository(self) -> None:
+        """Look for changes in the repositories now, and follow them; only with `ModelControlMode.POLL`.
+
+        Raises:
+            UnavailableError: In another mode.
+        """
+        server = self._server
+        with translated():
+            server.loop.run(server.engine.poll())
 
     def unload(
         self,

@@ -46,11 +46,12 @@ class ModelFiles:
     """Where a model lies.
 
     Attributes:
-        name: Name of its directory, which is its own name.
+        name: Its name: that of its directory, unless it was given another.
         repository: The repository that holds it.
         directory: Its directory.
         namespace: Its repository as it was given, where repositories are namespaces; else empty.
         uri: Where its directory was copied from; empty if it lies on this machine.
+        is_renamed: Whether it was given another name, whatever its configuration says.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ModelFiles:
     directory: Path
     namespace: str = ""
     uri: str = ""
+    is_renamed: bool = False
 
     @property
     def key(self) -> str:

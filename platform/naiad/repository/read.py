@@ -49,6 +49,8 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     Raises:
         ConfigError: If the configuration contradicts itself or the model's files.
     """
+    if files.is_renamed:
+        message.name = files.name
     fill_backend(message, files.name, _first_version_listing(files.directory))
     normalise(message)
     validate(message, with_io=strict)

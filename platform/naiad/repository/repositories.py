@@ -28,6 +28,23 @@ class Repositories:
         # One repository named twice is one repository.
         self._places = list({place.given: place for place in places}.values())
         self._by_directory = {place.directory: place for place in self._places}
+        self._renamed: dict[str, Mapping[str, str]] = {}
+
+    def add(self, place: Place, names: Mapping[str, str] | None = None) -> None:
+        """Take one more repository, whose models have other names where *names* has some for their directories'."""
+        self._renamed[place.given] = names or {}
+        self._by_directory = {**self._by_directory, place.directory: place}
+        self._places = [*self._places, place]  # anew: other threads may be reading the list
+
+    def remove(self, given: str) -> bool:
+        """Forget a repository by how it was named; whether there was one. What serves goes on serving."""
+        gone = [place for place in self._places if place.given == given]
+        self._places = [place for place in self._places if place.given != given]
+        for place in gone:
+            self._by_directory = {key: each for key, each in self._by_directory.items() if each is not place}
+            place.close()
+        self._renamed.pop(given, None)
+        return bool(gone)
 
     @property
     def given(self) -> Sequence[str]:
@@ -66,7 +83,7 @@ class Repositories:
         """
         place = self._by_directory.get(files.repository)
         if place is not None:
-            place.fetch(files.name)
+            place.fetch(files.directory.name)
 
     def close(self) -> None:
         """Delete what was copied here."""
@@ -74,8 +91,10 @@ class Repositories:
             place.close()
 
     def _files(self, place: Place, name: str) -> ModelFiles:
+        other = self._renamed.get(place.given, {}).get(name)
         return ModelFiles(
-            name=name,
+            name=name if other is None else other,
+            is_renamed=other is not None,
             repository=place.directory,
             directory=place.directory / name,
             namespace=place.given if self.is_namespaced else "",
