@@ -1,0 +1,184 @@
+"""Repositories elsewhere: listed there, copied here model by model, and only what changed."""
+
+from __future__ import annotations
+
+import uuid
+
+import fsspec
+import pytest
+from naiad.errors import RepositoryError, StorageError
+from naiad.repository.layout import ModelFiles
+from naiad.repository.place import look_at
+from naiad.repository.remote import RemotePlace
+from naiad.repository.repositories import open_repositories
+from naiad.storage.opening import open_storage
+
+
+@pytest.fixture
+def store():
+    """A file system in memory, shared by all of this process, with a folder of the test's own."""
+    filesystem = fsspec.filesystem("memory")
+    folder = f"/{uuid.uuid4().hex}"
+    yield filesystem, folder
+    if filesystem.exists(folder):
+        filesystem.rm(folder, recursive=True)
+
+
+@pytest.fixture
+def place(store):
+    filesystem, folder = store
+    filesystem.pipe(
+        {
+            f"{folder}/m/config.pbtxt": b"config",
+            f"{folder}/m/1/model.py": b"model",
+            f"{folder}/m/1/deep/weights.bin": b"weights",
+            f"{folder}/m/1/__pycache__/model.pyc": b"bytecode",
+            f"{folder}/n/1/model.py": b"other",
+            f"{folder}/.git/HEAD": b"ref",
+            f"{folder}/README.md": b"text",
+        }
+    )
+    place = RemotePlace(open_storage(f"memory:/{folder}"), {})
+    yield place
+    place.close()
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+COPY = {"config.pbtxt": b"config", "1/model.py": b"model", "1/deep/weights.bin": b"weights"}
+
+
+def test_folders_are_models_but_for_hidden_ones(place):
+    assert place.names() == ["m", "n"]
+    assert place.stored() == ["m", "n"]
+
+
+def test_a_model_is_copied_without_what_says_nothing_about_it(place):
+    place.fetch("m")
+
+    assert contents(place.directory / "m") == COPY
+    assert not (place.directory / "n").exists()
+    assert [entry.name for entry in place.directory.iterdir()] == ["m"]
+
+
+def test_only_what_changed_is_copied_again_and_what_is_gone_goes(place, store):
+    filesystem, folder = store
+    place.fetch("m")
+    weights = place.directory / "m" / "1" / "deep" / "weights.bin"
+    before = weights.stat()
+    filesystem.pipe({f"{folder}/m/1/model.py": b"changed", f"{folder}/m/2/model.py": b"new"})
+    filesystem.rm_file(f"{folder}/m/config.pbtxt")
+
+    place.fetch("m")
+
+    assert contents(place.directory / "m") == {
+        "1/model.py": b"changed",
+        "2/model.py": b"new",
+        "1/deep/weights.bin": b"weights",
+    }
+    assert (weights.stat().st_mtime_ns, weights.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_a_folder_becomes_a_file_and_a_file_a_folder(place, store):
+    filesystem, folder = store
+    place.fetch("m")
+    filesystem.rm(f"{folder}/m/1/deep", recursive=True)
+    filesystem.pipe({f"{folder}/m/1/deep": b"file"})
+    filesystem.rm_file(f"{folder}/m/1/model.py")
+    filesystem.pipe({f"{folder}/m/1/model.py/inside": b"file"})
+
+    place.fetch("m")
+
+    assert contents(place.directory / "m" / "1") == {"deep": b"file", "model.py/inside": b"file"}
+
+
+def test_a_copy_that_fails_half_way_changes_nothing_here(place, store, monkeypatch):
+    filesystem, folder = store
+    place.fetch("m")
+    filesystem.pipe({f"{folder}/m/1/model.py": b"changed", f"{folder}/m/config.pbtxt": b"changed"})
+    copy = type(filesystem).get_file
+
+    def fails(self, rpath, lpath, **more):
+        if rpath.endswith("config.pbtxt"):
+            raise ConnectionResetError("gone")
+        return copy(self, rpath, lpath, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(filesystem), "get_file", fails)
+        with pytest.raises(StorageError, match=r"cannot copy '.*/m/config\.pbtxt': ConnectionResetError: gone"):
+            place.fetch("m")
+
+    assert contents(place.directory / "m") == COPY
+    assert [entry.name for entry in place.directory.iterdir()] == ["m"]
+    place.fetch("m")
+    assert contents(place.directory / "m")["1/model.py"] == b"changed"
+
+
+def test_a_look_changes_with_what_is_stored_and_reads_nothing(place, store):
+    filesystem, folder = store
+    before = place.look()
+    assert place.look() == before
+    assert sorted(before["m"]) == ["1/", "1/deep/", "1/deep/weights.bin", "1/model.py", "config.pbtxt"]
+
+    filesystem.pipe({f"{folder}/m/1/__pycache__/model.pyc": b"more bytecode", f"{folder}/n/1/model.py": b"otter"})
+
+    assert place.look()["m"] == before["m"]
+    assert place.look()["n"] != before["n"]
+    assert not list(place.directory.iterdir())
+
+
+def test_a_look_here_and_one_there_name_the_same_paths(place):
+    place.fetch("m")
+
+    assert sorted(look_at(place.directory / "m")) == sorted(place.look()["m"])
+
+
+def test_a_model_that_is_not_there_is_named(place):
+    with pytest.raises((RepositoryError, StorageError), match="/nothing'"):
+        place.fetch("nothing")
+
+
+@pytest.mark.parametrize("path", ["m/../../outside", "m/1/..", "m/./x"])
+def test_a_path_that_leads_out_is_refused(place, monkeypatch, path):
+    filesystem = place._storage.filesystem
+    start = place._storage.path
+    monkeypatch.setattr(type(filesystem), "find", lambda *_, **__: {f"{start}/{path}": {"type": "file", "size": 1}})
+
+    with pytest.raises(StorageError, match="which leads out of it"):
+        place.look()
+
+
+def test_copies_go_with_the_repository(place):
+    place.fetch("m")
+    place.close()
+
+    assert not place.directory.exists()
+
+
+def test_copies_lie_where_the_references_variable_says(tmp_path):
+    storage = open_storage((tmp_path / "there").as_uri())
+    storage = type(storage)("s3://bucket/x", storage.filesystem, storage.path)
+    (tmp_path / "mount").mkdir()
+
+    place = RemotePlace(storage, {"TRITON_AWS_MOUNT_DIRECTORY": str(tmp_path / "mount")})
+
+    assert place.directory.parent == tmp_path / "mount"
+    with pytest.raises(RepositoryError, match="TRITON_AWS_MOUNT_DIRECTORY names '/nowhere', which is not a directory"):
+        RemotePlace(storage, {"TRITON_AWS_MOUNT_DIRECTORY": "/nowhere"})
+
+
+def test_repositories_here_and_elsewhere_are_one(place, store, tmp_path):
+    _, folder = store
+    (tmp_path / "here" / "l" / "1").mkdir(parents=True)
+    repositories = open_repositories([tmp_path / "here", f"memory:/{folder}"])
+    try:
+        found, look = repositories.look()
+        assert list(found.models) == ["l", "m", "n"] == list(repositories.scan().models)
+        assert sorted(look) == ["l", "m", "n"]
+        repositories.fetch(found.models["m"])
+        assert (found.models["m"].directory / "1" / "model.py").read_bytes() == b"model"
+        repositories.fetch(ModelFiles(name="x", repository=tmp_path, directory=tmp_path))  # of no repository
+    finally:
+        repositories.close()
