@@ -143,6 +143,14 @@ def test_a_cancelled_stream_makes_room_for_a_waiting_request(server: ServerProce
     assert waiting.result()["text_output"].startswith(PROMPT)
 
 
+def test_answers_without_a_limit_end_with_the_context(server: ServerProcess):
+    wish = json.dumps({"max_tokens": None, "temperature": 0, "ignore_eos": True})
+    counts = {"return_num_input_tokens": True, "return_num_output_tokens": True, "return_finish_reason": True}
+    answer = ask(server, "adapted", text_input=PROMPT, sampling_parameters=wish, **counts)
+    assert answer["finish_reason"] == "length"
+    assert answer["num_input_tokens"] + answer["num_output_tokens"] == pytest.approx(256, abs=2)
+
+
 def test_the_same_seed_gives_the_same_text(server: ServerProcess):
     given = {"text_input": PROMPT, "max_tokens": 20, "temperature": 1.5, "ignore_eos": True}
     texts = [ask(server, "llama", **given, seed=seed)["text_output"] for seed in (7, 7, 8)]

@@ -89,7 +89,7 @@ def test_weights_are_found_in_the_version_and_in_the_environment(tmp_path: Path,
     ("given", "made"),
     [
         ({"temperature": "0.5", "n": "2", "ignore_eos": "TRUE"}, {"temperature": 0.5, "n": 2, "ignore_eos": True}),
-        ({"stop": "a", "seed": None}, {"stop": ["a"]}),
+        ({"stop": "a", "seed": None, "max_tokens": None}, {"stop": ["a"], "max_tokens": None}),
         ({"stop": '["a", "[b"]'}, {"stop": ["a", "[b"]}),
         ({"stop": "[1"}, {"stop": ["[1"]}),
         ({"logit_bias": {"5": "-1"}}, {"logit_bias": {5: -1.0}}),

@@ -105,7 +105,7 @@ RANGES: Mapping[str, Tuple[float, float]] = {
 
 
 def parse(text: str, where: str) -> Dict[str, Any]:
-    """Parameters of a JSON object, cast to their types; null means not given.
+    """Parameters of a JSON object, cast to their types; null means not given, but for `max_tokens` without limit.
 
     Args:
         text: The JSON.
@@ -136,6 +136,8 @@ def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
     done = {}
     for name, value in given.items():
         if value is None:
+            if name == "max_tokens":  # where null means something: as many as fit
+                done[name] = None
             continue
         caster, kind = _CASTS[name]
         try:

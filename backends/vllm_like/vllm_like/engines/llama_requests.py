@@ -11,6 +11,7 @@ from vllm_like.engines.base import CallerError, Generation
 _LONG_PROMPT = 2000
 """Characters from which on it reports its progress in reading, so that a request can be cancelled meanwhile."""
 
+_NO_LIMIT = -1
 _SAME: Mapping[str, Any] = {
     "n": 1,
     "max_tokens": 16,
@@ -58,6 +59,8 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
     given = generation.sampling
     _refuse(generation)
     made: Dict[str, Any] = {name: given.get(name, default) for name, default in _SAME.items()}
+    if made["max_tokens"] is None:
+        made["max_tokens"] = _NO_LIMIT
     made["stream"] = True
     made["repeat_penalty"] = given.get("repetition_penalty", 1.0)
     made["top_k"] = max(0, given.get("top_k", 0))
