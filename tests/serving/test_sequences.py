@@ -364,3 +364,13 @@ def test_an_exit_waits_for_sequences_no_longer_than_it_may(tmp_path):
         Ask(server, "plain", 1, "start").finish()
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait_exit() == 0
+
+
+def test_a_test_may_hold_sequences_until_so_many_requests_wait(tmp_path):
+    write(tmp_path / "models", "plain", "direct { }", 1, 1)
+    environ = {"TRITONSERVER_DELAY_SCHEDULER": "1", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "1"}
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
+        first = Ask(server, "plain", 1, "start end")
+        wait_for_waiting(server, "plain", 1)
+        second = Ask(server, "plain", 2, "start end")
+        assert {first.seen["call"], second.seen["call"]} == {1, 2}

@@ -19,11 +19,13 @@ from naiad.engine.pending import Pending
 from naiad.engine.rows import row_requests
 from naiad.errors import NaiadError, OutOfMemoryError
 from naiad.scheduling.interface import Action, Dispatch, Refuse, RowDispatch, Scheduler
+from naiad.scheduling.sequence import SequenceScheduler
 from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 
 _HOLD_VARIABLE = "TRITONSERVER_DELAY_SCHEDULER"
+_BACKLOG_VARIABLE = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
 _SECOND_NS = 1_000_000_000
 
 WorkerScheduler: TypeAlias = Scheduler[Worker, Pending]
@@ -140,6 +142,8 @@ class WaitingDispatcher(Dispatcher):
         self._timer_ns = 0
         # As the reference, for tests: no work begins before so many requests wait.
         self._hold = int(os.environ.get(_HOLD_VARIABLE) or 0)
+        if self._hold and isinstance(scheduler, SequenceScheduler):
+            self._hold += int(os.environ.get(_BACKLOG_VARIABLE) or 0)
         self._held: list[Worker] = []
 
     def add(self, worker: Worker) -> None:
