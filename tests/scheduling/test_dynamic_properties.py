@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from naiad.scheduling.batching import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.interface import Dispatch, Refuse
 from naiad.scheduling.waiting import QueuePolicy
+from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
 
 POLICIES = st.builds(
@@ -20,7 +21,7 @@ POLICIES = st.builds(
 )
 
 
-class Batching(RuleBasedStateMachine):
+class Batching(Clocked):
     """The machine plays clients, guests that work batches off in order, refuse them and die, and a clock."""
 
     @initialize(
@@ -110,18 +111,6 @@ class Batching(RuleBasedStateMachine):
         if alone:
             self.alone.add(request)
         self.take(self.scheduler.enqueue(request, self.now, alone=alone))
-
-    @rule(ms=st.integers(0, 6))
-    def time_passes(self, ms):
-        self.now += ms * MS
-        self.take(self.scheduler.wake(self.now))
-
-    @rule()
-    def time_passes_to_the_wakeup(self):
-        at = self.scheduler.next_wakeup()
-        if at is not None:
-            self.now = max(self.now, at)
-            self.take(self.scheduler.wake(self.now))
 
     @precondition(lambda self: len(self.depth) < 6)
     @rule()

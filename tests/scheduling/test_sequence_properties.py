@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from naiad.config import model_config_pb2 as pb
 from naiad.config.model import freeze
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InputTensor, OutputTensor
 from naiad.scheduling.choose import sequence_scheduler_for
 from naiad.scheduling.interface import Refuse, RowDispatch, Warn
+from naiad.scheduling.states import SequenceState, State
+from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
 
 START, END = 1, 2
 IDLE = 20 * MS
+STATES = (State("S_OUT", InputTensor("S_IN", Datatype.INT32, (1,), b"first")),)
 
 
 def _config(*, size, oldest, ready, delay, iterative):
@@ -32,7 +37,7 @@ def _config(*, size, oldest, ready, delay, iterative):
     return freeze(message)
 
 
-class Sequences(RuleBasedStateMachine):
+class Sequences(Clocked):
     """The machine plays clients, guests and a clock; of the scheduler it knows what it answers alone."""
 
     @initialize(
@@ -47,13 +52,14 @@ class Sequences(RuleBasedStateMachine):
         self.slots = oldest or self.size
         self.iterative = iterative
         self.scheduler = sequence_scheduler_for(
-            _config(size=size, oldest=oldest, ready=ready, delay=delay, iterative=iterative)
+            _config(size=size, oldest=oldest, ready=ready, delay=delay, iterative=iterative), STATES
         )
         self.delay = delay * 1000
         self.now = 0
         self.arrived: list[Request] = []
         self.waiting: dict[Request, int] = {}
-        self.held: dict[str, list[tuple[Request, int | str]]] = {}
+        self.held: dict[str, list[tuple[Request, object, SequenceState]]] = {}
+        self.kept: dict[object, bytes] = {}
         self.instances = 0
         self.home: dict[object, str] = {}
         self.latest: dict[object, int] = {}
@@ -84,7 +90,9 @@ class Sequences(RuleBasedStateMachine):
         sequences = self.scheduler._hosts[action.instance].batch
         for row, sequence in zip(rows, sequences, strict=True):
             self.check_row(action.instance, row, sequence)
-        self.held[action.instance] = [(row.item, row.correlation_id) for row in rows]
+        self.held[action.instance] = [
+            (row.item, sequence, row.state) for row, sequence in zip(rows, sequences, strict=True)
+        ]
 
     def check_row(self, instance, row, sequence):
         request = row.item
@@ -93,6 +101,9 @@ class Sequences(RuleBasedStateMachine):
         if request not in self.again:
             assert request.name >= self.latest.get(sequence, -1), "requests of a sequence are executed in order"
             self.latest[sequence] = request.name
+        if row.flags & START or sequence not in self.kept:
+            self.kept[sequence] = b"first"
+        assert row.state.inputs[0].data == self.kept[sequence], "a sequence finds the state it left"
         del self.waiting[request]
 
     @rule(
@@ -108,18 +119,6 @@ class Sequences(RuleBasedStateMachine):
         self.waiting[request] = self.now
         self.take(self.scheduler.enqueue(request, self.now))
 
-    @rule(ms=st.integers(0, 25))
-    def time_passes(self, ms):
-        self.now += ms * MS
-        self.take(self.scheduler.wake(self.now))
-
-    @rule()
-    def time_passes_to_the_wakeup(self):
-        at = self.scheduler.next_wakeup()
-        if at is not None:
-            self.now = max(self.now, at)
-            self.take(self.scheduler.wake(self.now))
-
     @precondition(lambda self: len(self.held) < 3)
     @rule()
     def add(self):
@@ -129,11 +128,14 @@ class Sequences(RuleBasedStateMachine):
         self.take(self.scheduler.add(name, self.now))
 
     @precondition(lambda self: any(self.held.values()))
-    @rule(data=st.data(), again=st.booleans())
-    def finish(self, data, again):
+    @rule(data=st.data(), again=st.booleans(), keeps=st.booleans())
+    def finish(self, data, again, keeps):
         name = data.draw(st.sampled_from(sorted(name for name, held in self.held.items() if held)))
         held, self.held[name] = self.held[name], []
-        for index, (request, _) in enumerate(held):
+        for index, (request, sequence, state) in enumerate(held):
+            if keeps:
+                self.kept[sequence] = b"%d" % request.name
+                state.keep([OutputTensor("S_OUT", Datatype.INT32, (1,), self.kept[sequence])])
             ends = request.flags & END and request not in self.again
             if self.iterative and again and not ends and not index:
                 self.scheduler.reschedule(request)
@@ -148,7 +150,7 @@ class Sequences(RuleBasedStateMachine):
     def undo(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, held in self.held.items() if held)))
         held, self.held[name] = self.held[name], []
-        items = tuple(request for request, _ in held)
+        items = tuple(request for request, *_ in held)
         self.waiting.update(dict.fromkeys(items, self.now))
         self.scheduler.undo(name, items)
         self.take(self.scheduler.finished(name, self.now))
@@ -157,7 +159,7 @@ class Sequences(RuleBasedStateMachine):
     @rule(data=st.data(), begun=st.booleans())
     def die(self, data, begun):
         name = data.draw(st.sampled_from(sorted(self.held)))
-        items = tuple(request for request, _ in self.held.pop(name))
+        items = tuple(request for request, *_ in self.held.pop(name))
         self.scheduler.remove(name)
         if begun:
             self.gone += items
@@ -186,7 +188,7 @@ class Sequences(RuleBasedStateMachine):
     @invariant()
     def no_request_is_lost_or_doubled(self):
         if hasattr(self, "held"):
-            held = [request for batch in self.held.values() for request, _ in batch]
+            held = [request for batch in self.held.values() for request, *_ in batch]
             everywhere = [request.name for request in (*held, *self.waiting, *self.gone)]
             assert sorted(everywhere) == list(range(len(self.arrived)))
             assert self.scheduler.waiting_count == len(self.waiting)

@@ -13,6 +13,9 @@ from support.server import ServerProcess, wait_until
 from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
 
 _PATIENCE = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+_LEVELS = """priority_levels: 2 default_priority_level: 2 default_queue_policy { max_queue_size: 1 }
+priority_queue_policy { key: 1 value { max_queue_size: 2 } }"""
+_DELAY = "timeout_action: DELAY default_timeout_microseconds: 60000000 allow_timeout_override: true"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +31,12 @@ def models(tmp_path_factory):
             ("small", f"{batching} {{ default_queue_policy {{ max_queue_size: 2 }} }}", "1"),
             ("hasty", f"{batching} {{ default_queue_policy {{ default_timeout_microseconds: 20000 }} }}", "1"),
             ("patient", f"{batching} {{ default_queue_policy {{ {_PATIENCE} }} }}", "1"),
+            ("delays", f"max_batch_size: 1 dynamic_batching {{ default_queue_policy {{ {_DELAY} }} }}", "1"),
+            (
+                "policies",
+                f"max_batch_size: 1 dynamic_batching {{ {_LEVELS} }}",
+                "1",
+            ),
             ("levels", f"{batching} {{ priority_levels: 2 default_priority_level: 2 }}", "1"),
             ("shapes", f"{batching} {{ }}", "-1"),
             ("ragged", f"{batching} {{ }}", "-1"),
@@ -175,6 +184,26 @@ def test_more_urgent_requests_come_first(server, models):
     queue.run()
 
     assert urgent.batch[0] < late.batch[0]
+
+
+def test_who_waited_too_long_may_be_put_behind_the_others_instead(server, models):
+    queue = Queue(server, models["delays"])
+    late = queue.add(timeout=1000)
+    patient = queue.add()
+    last = queue.add()
+    queue.run()
+
+    assert patient.batch[0] < last.batch[0] < late.batch[0]
+
+
+def test_each_level_has_a_queue_of_its_own(server, models):
+    queue = Queue(server, models["policies"])
+    low, high, higher = queue.add(priority=2), queue.add(priority=1), queue.add(priority=1)
+
+    full = (503, "[request id: 7] Exceeds maximum queue size")
+    assert [Request(server, models["policies"], priority=level).refusal for level in (0, 1, 2, 9)] == [full] * 4
+    queue.run()
+    assert high.batch[0] < higher.batch[0] < low.batch[0]
 
 
 def test_who_leaves_the_queue_is_not_executed(server, models):
