@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from types import SimpleNamespace
 
 import pytest
 from doctor.broken import FOR_A_NEWER_SYSTEM, write_broken
 from doctor.good import BACKEND, write_good
 from doctor.repository import CODE, CONFIG, IO, environment, model, parameter, write
 from naiad.cli.main import main
+from naiad.doctor import machine
 
 PORTS = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -163,20 +165,33 @@ def test_a_store_that_cannot_be_written_is_found_first(tmp_path, examine):
     assert (status, finding["code"], finding["where"]) == (1, "store", str(tmp_path / "store"))
 
 
-def test_an_archive_that_has_no_room_is_not_unpacked(tmp_path, examine, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "files", "free", "text"),
+    [
+        (2_000_000, 10, (1_000_000, None), "unpacked, it takes 2 MB, and {store} has 1 MB left"),
+        (1, 10, (1_000_000, 9), "unpacked, it has 10 files, and the file system of {store} takes 9 more"),
+    ],
+)
+def test_an_archive_that_has_no_room_is_not_unpacked(tmp_path, examine, monkeypatch, size, files, free, text):
     (tmp_path / "env.tar.gz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(1000))
     config = CONFIG + parameter("EXECUTION_ENV_PATH", tmp_path / "env.tar.gz")
     write(tmp_path / "models" / "m", model(config=config))
-    from naiad.doctor import machine
-
-    monkeypatch.setattr(machine, "read_manifest", lambda _: None)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 4015}))
+    monkeypatch.setattr(machine, "read_manifest", lambda _: SimpleNamespace(size=size, files=files))
+    monkeypatch.setattr(machine, "_free", lambda _: free)
 
     status, document = examine()
 
     (finding,) = document["findings"]
-    assert (status, finding["code"]) == (1, "disk")
-    assert "unpacked, it takes about 0 MB" in finding["message"]
+    assert (status, finding["code"], finding["message"]) == (1, "disk", text.format(store=tmp_path / "store"))
+
+
+def test_a_machine_without_temporary_files_is_a_warning(tmp_path, examine, monkeypatch):
+    write(tmp_path / "models" / "m", model())
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path / "nowhere"))
+
+    status, document = examine()
+
+    assert (status, [each["code"] for each in document["findings"]]) == (0, ["temporary-folder"])
 
 
 def test_more_model_processes_than_memory_takes_is_a_warning(tmp_path, examine):

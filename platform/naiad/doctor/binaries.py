@@ -61,8 +61,8 @@ def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator
 
 
 def _compiled_in(prefix: Path) -> Iterator[Path]:
-    for packages in prefix.glob("lib/python3*/site-packages"):
-        yield from (file for file in packages.rglob("*.so*") if file.is_file() and not file.is_symlink())
+    for library in prefix.glob("lib/python3*"):
+        yield from (file for file in library.rglob("*.so*") if file.is_file() and not file.is_symlink())
 
 
 def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from naiad.config.server_options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
 from naiad.doctor.findings import Finding, Report, Severity
-from naiad.doctor.machine import examine_memory, examine_ports, examine_store
+from naiad.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
 from naiad.doctor.model import Examined, Ward, examine_model
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
@@ -41,7 +43,7 @@ def examine(options: ServerOptions, reporter: Reporter, *, only: Sequence[str] =
         _examine_models(report, repositories, _ward(options, reporter, unpack=unpack), only)
     finally:
         repositories.close()
-    report.findings += examine_ports(options)
+    report.findings += [*examine_temporary(), *examine_ports(options)]
     return report
 
 
@@ -54,11 +56,10 @@ def _ward(options: ServerOptions, reporter: Reporter, *, unpack: bool) -> Ward:
 def _examine_models(report: Report, repositories: Repositories, ward: Ward, only: Sequence[str]) -> None:
     found = repositories.scan()
     wanted = _wanted(found, only)
-    models: dict[str, Examined] = {}
-    for key, files in found.models.items():
-        repositories.fetch(files)
-        # Of others it matters what they are, as ensembles need them.
-        models[key] = examine_model(files, ward)
+    # Of those that are not wanted it matters what they are, as ensembles need them.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of the time interpreters are at work
+        examined = pool.map(lambda files: _examined(files, repositories, ward), found.models.values())
+        models = dict(zip(found.models, examined, strict=True))
     examine_ensembles(models)
     report.models = len(wanted)
     report.findings += _duplicates(found, only)
@@ -75,6 +76,11 @@ def _examine_models(report: Report, repositories: Repositories, ward: Ward, only
             )
         )
     report.findings += examine_memory(sum(models[key].guests for key in wanted))
+
+
+def _examined(files: ModelFiles, repositories: Repositories, ward: Ward) -> Examined:
+    repositories.fetch(files)
+    return examine_model(files, ward)
 
 
 def _wanted(found: RepositoryScan, only: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import shutil
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from naiad.environments.manifest import read_manifest
 from naiad.environments.progress import Reporter
 from naiad.environments.store import Store
 
-__all__ = ["examine_memory", "examine_ports", "examine_store", "wanting_room"]
+__all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "wanting_room"]
 
 GUEST_BYTES = 40 << 20
 """What a guest takes that has imported numpy and nothing else (measured: 30 to 45 MB)."""
@@ -85,17 +85,41 @@ def wanting_room(archive: Path, root: Path, reporter: Reporter) -> Finding | Non
         return None
     manifest = read_manifest(archive)
     needed = manifest.size if manifest is not None else archive.stat().st_size * _UNPACKED
-    free = shutil.disk_usage(next(folder for folder in (root, *root.parents) if folder.is_dir())).free
-    if free >= needed:
+    free, files = _free(root)
+    if free < needed:
+        about = "" if manifest is not None else "about "
+        lacking = f"takes {about}{_megabytes(needed)}, and {root} has {_megabytes(free)} left"
+    elif manifest is not None and files is not None and files < manifest.files:
+        lacking = f"has {manifest.files} files, and the file system of {root} takes {files} more"
+    else:
         return None
-    about = "" if manifest is not None else "about "
     return Finding(
         severity=Severity.ERROR,
         code="disk",
-        message=f"unpacked, it takes {about}{_megabytes(needed)}, and {root} has {_megabytes(free)} left",
+        message=f"unpacked, it {lacking}",
         advice="make room (`naiad env gc`), or name another --env-store",
         where=str(archive),
     )
+
+
+def _free(root: Path) -> tuple[int, int | None]:
+    """Bytes and files that the disk of a folder takes, which need not be there yet; None for any number of files."""
+    found = os.statvfs(next(folder for folder in (root, *root.parents) if folder.is_dir()))
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+
+
+def examine_temporary() -> Iterator[Finding]:
+    """Whether models would have a folder for temporary files."""
+    try:
+        with tempfile.TemporaryFile():
+            pass
+    except OSError as error:
+        yield Finding(
+            severity=Severity.WARNING,
+            code="temporary-folder",
+            message=f"no temporary file can be written: {error.strerror or error}",
+            advice="make room in it, or name a folder that can be written with TMPDIR",
+        )
 
 
 def examine_memory(guests: int) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ _ORDER = ("backend", "stub", "environment", "python")
 
 @dataclass(slots=True, kw_only=True)
 class Ward:
-    """What examinations of models share.
+    """What examinations of models share; for use by any number of threads.
 
     Attributes:
         options: The server's options.
@@ -54,7 +55,6 @@ class Ward:
         environments: Prepares environments as the server does.
         reporter: Whoever shows progress.
         unpacks: Whether archives are unpacked; what cannot be seen without that is left out otherwise.
-        compiled: What was found in environments, by prefix.
     """
 
     options: ServerOptions
@@ -62,7 +62,15 @@ class Ward:
     environments: EnvironmentManager
     reporter: Reporter
     unpacks: bool = True
-    compiled: dict[Path, list[Finding]] = field(default_factory=dict)
+    _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def compiled_in(self, environment: ReadyEnvironment) -> list[Finding]:
+        """What compiled modules of an environment ask for in vain; its files are read once for all models."""
+        with self._lock:
+            if environment.prefix not in self._compiled:
+                self._compiled[environment.prefix] = examine_binaries(environment)
+            return self._compiled[environment.prefix]
 
 
 @dataclass(slots=True)
@@ -202,6 +210,4 @@ def _examine_environment(resolution: Resolution, environment: ReadyEnvironment, 
     yield from examine_code(resolution, environment)
     yield from examine_own_modules(resolution.model_file.parent, environment)
     if not environment.is_host:  # what the server itself runs with has been loaded already
-        if environment.prefix not in ward.compiled:
-            ward.compiled[environment.prefix] = examine_binaries(environment)
-        yield from ward.compiled[environment.prefix]
+        yield from ward.compiled_in(environment)
