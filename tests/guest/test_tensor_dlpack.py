@@ -109,6 +109,36 @@ def test_an_unused_capsule_gives_the_memory_back_when_it_goes():
     assert alive() is None
 
 
+def test_memory_that_may_only_be_read_is_lent_and_given_back():
+    """numpy lends no such memory, so the capsule is one of ours."""
+    memory = np.arange(3.0)
+    memory.flags.writeable = False
+    alive = weakref.ref(memory)
+    taken = Tensor.from_dlpack("B", dlpack.to_capsule(12, (3,), memoryview(memory).cast("B")))
+    del memory
+    gc.collect()
+
+    assert alive() is not None
+    assert taken.as_numpy().tolist() == [0, 1, 2]
+
+    del taken
+    gc.collect()
+
+    assert alive() is None
+
+
+@numpy_imports_dlpack
+def test_memory_may_be_given_back_while_an_exception_is_on_its_way():
+    tensor, alive = watched()
+
+    with pytest.raises(IndexError, match="out of bounds"):
+        np.from_dlpack(tensor)[9]
+
+    del tensor
+    gc.collect()
+    assert alive() is None
+
+
 def test_consumed_memory_is_given_back_with_the_last_view_of_it():
     tensor, alive = watched()
     taken = Tensor.from_dlpack("B", tensor.to_dlpack())

@@ -53,8 +53,8 @@ def spawn(
 ) -> tuple[subprocess.Popen[bytes], tuple[socket.socket, socket.socket]]:
     """Start the guest; return it with the host's ends of its channel and of the one beside it, for readiness.
 
-    Must be called on the main thread: the kernel ends a guest with the *thread* that started it
-    (prctl(2), PR_SET_PDEATHSIG).
+    Must be called on a thread that lives as long as the guest: the kernel ends a guest with the *thread* that started
+    it (prctl(2), PR_SET_PDEATHSIG). That is the event loop's, in a server the main thread.
 
     Raises:
         GuestDiedError: If the interpreter cannot be executed.
