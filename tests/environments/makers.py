@@ -138,10 +138,10 @@ def run(python: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def conda_pack(prefix: Path, output: Path) -> Path:
+def conda_pack(prefix: Path, output: Path, *options: str) -> Path:
     """Pack with the real conda-pack."""
     done = subprocess.run(
-        [sys.executable, "-m", "conda_pack.cli", "-q", "-p", str(prefix), "-o", str(output)],
+        [sys.executable, "-m", "conda_pack.cli", "-q", "-p", str(prefix), "-o", str(output), *options],
         capture_output=True,
         text=True,
         check=False,

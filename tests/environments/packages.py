@@ -50,7 +50,7 @@ def write_recipe(folder: Path, requirements: str, *, more: str = 'prefer = "othe
 
 def run_alone(command: list[str], hidden: Path | None = None) -> str:
     """Output of a command with an empty environment, and with a folder hidden where this system lets us do that."""
-    if hidden is not None and _can_hide():
+    if hidden is not None and can_hide():
         # The mount lives in a namespace of its own and ends with the command.
         script = 'mount -t tmpfs none "$0" && exec "$@"'
         command = ["/usr/bin/env", "unshare", "--mount", "/bin/sh", "-c", script, str(hidden), *command]
@@ -61,7 +61,8 @@ def run_alone(command: list[str], hidden: Path | None = None) -> str:
     return run.stdout
 
 
-def _can_hide() -> bool:
+def can_hide() -> bool:
+    """Whether this system lets us mount things where only one command sees them."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]

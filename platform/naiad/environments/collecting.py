@@ -143,8 +143,8 @@ def _settle_records(sink: _Sink, prefix: Path) -> None:
         if name == _HISTORY:
             sink.members[name] = replace(member, data=_history(sink), source=None)
         elif name.endswith(".dist-info/RECORD"):
-            data = without_machine_parts(member.read().decode("utf-8", "surrogateescape"))
-            sink.members[name] = replace(member, data=data.encode("utf-8", "surrogateescape"), source=None)
+            text = without_machine_parts(member.read().decode("utf-8", "surrogateescape"))
+            sink.members[name] = replace(member, data=text.encode("utf-8", "surrogateescape"), source=None)
         elif name.startswith("conda-meta/") or name == "info/paths.json":
             data = _without_results(member.read()).replace(os.fsencode(prefix), PLACEHOLDER.encode())
             sink.members[name] = replace(member, data=data, source=None)

@@ -39,7 +39,7 @@ def install_conda(
         records = await rattler.solve(
             list(wish.channels),
             list(wish.specs),
-            platforms=[rattler.Platform.current(), "noarch"],
+            platforms=[rattler.Subdir.current(), "noarch"],
             virtual_packages=list(rattler.VirtualPackage.detect()),
         )
         progress(f"installing {len(records)} conda packages")

@@ -85,12 +85,11 @@ def install(
         ExecutionEnvironmentError: It failed; names the package and ends with the installer's last lines.
         OptionError: The installer that is asked for is not there.
     """
-    pip = find_pip(base)
     uv = _uv(options)
     if uv is None:
-        command, environ = install_command(pip, python), clean_environ(os.environ)
+        command, environ = install_command(find_pip(base), python), clean_environ(os.environ)
     else:
-        settings = pip_settings(pip, python)
+        settings = pip_settings()
         command = uv_command(uv, python, settings)
         environ = uv_environ(clean_environ(os.environ), settings)
     run_installer(name, wanted, [*command, *_places(options, uv)], environ, progress, reporter)

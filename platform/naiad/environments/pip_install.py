@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,23 +63,28 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
 
 
-def pip_settings(pip: Path, python: Path) -> dict[str, list[str]]:
-    """What the user's settings say about indexes and the like, for installers that do not read them."""
+def pip_settings() -> dict[str, list[str]]:
+    """What the user's settings say about indexes and the like, for installers that do not read them.
+
+    Asked under our own interpreter: one that is being built may be too old, or too bare, for questions.
+
+    Raises:
+        ExecutionEnvironmentError: pip does not answer. Going on would mean to ask other indexes than the user's.
+    """
+    pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
     run = subprocess.run(
-        [str(python), "-I", f"{pip}/pip", "config", "list"],
+        [sys.executable, "-I", f"{pip.path if pip is not None else ''}/pip", "config", "list"],
         env=clean_environ(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    settings: dict[str, list[str]] = {}
-    for line in run.stdout.splitlines():
-        match = _SETTING.match(line)
-        if match:
-            # Variables come last, and win, as with pip.
-            settings[match[1]] = str(ast.literal_eval(match[2])).split()
-    return settings
+    if run.returncode:
+        raise ExecutionEnvironmentError(f"pip does not tell its settings: {run.stderr.strip()[-500:]}")
+    matches = filter(None, map(_SETTING.match, run.stdout.splitlines()))
+    # Variables come last, and win, as with pip.
+    return {match[1]: str(ast.literal_eval(match[2])).split() for match in matches}
 
 
 def _tells_progress(pip: Path) -> bool:
