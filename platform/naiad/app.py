@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 import uvloop
@@ -27,6 +28,7 @@ from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http.connection import Limits
 from naiad.frontends.http.listener import HttpListener
+from naiad.frontends.http.messages import Exchange
 from naiad.frontends.http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families
@@ -37,6 +39,8 @@ from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
+from naiad.frontends.ui.page import Ui
+from naiad.frontends.ui.state import Origin, State
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
 from naiad.repository.repositories import open_repositories
@@ -92,7 +96,9 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         stack.callback(tracer.close)
         regions = ClientRegions(is_allowed=options.allow_client_shm)
         extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
-        await _start_frontends(engine, options, extensions, stack)
+        openai = _openai_api(engine, options, extensions)
+        await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
+        await _start_openai(engine, options, stack, openai)
         _settle_memory()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
@@ -182,7 +188,11 @@ def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -
 
 
 async def _start_frontends(
-    engine: Engine, options: ServerOptions, extensions: Extensions, stack: AsyncExitStack
+    engine: Engine,
+    options: ServerOptions,
+    extensions: Extensions,
+    stack: AsyncExitStack,
+    further: Callable[[Exchange], bool] | None,
 ) -> None:
     grace = options.exit_timeout_secs
     if options.allow_grpc:
@@ -199,7 +209,6 @@ async def _start_frontends(
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
         logger.info("Started GRPCInferenceService at %s:%d", options.grpc_address, port)
-    openai = _openai_api(engine, options, extensions)
     if options.allow_http:
         http = HttpFrontend(
             engine,
@@ -211,29 +220,58 @@ async def _start_frontends(
             extensions=extensions,
             access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
             tls=options.http_tls,
-            further=openai.handle_further if openai is not None and options.openai_shares_http else None,
+            further=further,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)
         logger.info("Started HTTPService at %s:%d", options.http_address, port)
-    if openai is not None and options.openai is not None and not options.openai_shares_http:
-        listener = HttpListener(
-            openai.handle,
-            engine.cancel,
-            address=options.openai.address,
-            port=options.openai.port,
-            advice="choose another --openai-port or --openai-address",
-            limits=Limits(header_bytes=options.max_header_bytes),
-            tls=options.http_tls,
-        )
-        port = await listener.start()
-        stack.push_async_callback(listener.stop, grace)
-        logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
     if options.allow_metrics:
         metrics = metrics_frontend(engine, options)
         port = await metrics.start()
         stack.push_async_callback(metrics.stop)
         logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
+
+
+async def _start_openai(
+    engine: Engine, options: ServerOptions, stack: AsyncExitStack, openai: OpenAiApi | None
+) -> None:
+    if openai is None or options.openai is None or options.openai_shares_http:
+        return
+    listener = HttpListener(
+        openai.handle,
+        engine.cancel,
+        address=options.openai.address,
+        port=options.openai.port,
+        advice="choose another --openai-port or --openai-address",
+        limits=Limits(header_bytes=options.max_header_bytes),
+        tls=options.http_tls,
+    )
+    port = await listener.start()
+    stack.push_async_callback(listener.stop, options.exit_timeout_secs)
+    logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
+
+
+def _further(
+    engine: Engine, loader: Loader, options: ServerOptions, openai: OpenAiApi | None
+) -> Callable[[Exchange], bool] | None:
+    """What answers on the port of HTTP for paths that are none of KServe's."""
+    handlers: list[Callable[[Exchange], bool]] = []
+    if openai is not None and options.openai_shares_http:
+        handlers.append(openai.handle_further)
+    if options.ui:
+        handlers.append(Ui(State(engine, lambda: _origins(loader))).handle_further)
+    return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
+
+
+def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
+    return {
+        (name, str(version)): Origin(
+            backend=resolution.backend,
+            code=str(resolution.model_file),
+            environment=str(resolution.environment or "the host's interpreter"),
+        )
+        for (name, version), resolution in loader.resolutions.items()
+    }
 
 
 def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:

@@ -89,6 +89,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("http-server-cert", _TEXT, "", "File of the server's certificate.", own=True),
         Flag("http-server-key", _TEXT, "", "File of the server's key.", own=True),
         Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
+        Flag("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True),
         Flag("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True),
     ),
     "gRPC": (

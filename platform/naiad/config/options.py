@@ -95,6 +95,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         http_port=given.number("http-port"),
         reuse_http_port=given.switch("reuse-http-port"),
         http_max_input_size=given.number("http-max-input-size"),
+        ui=given.switch("ui"),
         max_header_bytes=given.number("max-header-bytes"),
         allow_grpc=given.switch("allow-grpc"),
         grpc_address=given.text("grpc-address"),

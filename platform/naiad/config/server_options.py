@@ -83,6 +83,7 @@ class ServerOptions:
     http_restrictions: Restrictions = field(default_factory=dict)
     http_forward: re.Pattern[str] | None = None
     http_tls: TlsFiles | None = None
+    ui: bool = False
     max_header_bytes: int = 64 << 10
     allow_grpc: bool = True
     grpc_address: str = "0.0.0.0"  # noqa: S104

@@ -52,7 +52,7 @@ class TritonPythonModel:
         words = words[: sampling["max_tokens"]]
         if call:
             words, reason = [json.dumps({"said": prompt})], "tool_calls"
-        steps = range(len(words)) if given["stream"] else [slice(None)]
+        steps = range(len(words)) if given.get("stream") else [slice(None)]
         for step in steps:
             new = words[step] if isinstance(step, slice) else [words[step]]
             is_last = isinstance(step, slice) or step == len(words) - 1
@@ -75,11 +75,11 @@ class TritonPythonModel:
             function = {"name": call[0]["function"]["name"], "arguments": text}
             message = {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
             text = ""
-        if not given["stream"]:
+        if not given.get("stream"):
             message = {"role": "assistant", "content": None, **message}
         outputs = {"text_output": [text] * count, "finish_reason": [reason] * count}
         outputs["message"] = [json.dumps(message)] * count
-        if given["return_logprobs"]:
+        if given.get("return_logprobs"):
             likely = [
                 {
                     "7": {"logprob": -2.5, "rank": 2, "decoded_token": "other"},
