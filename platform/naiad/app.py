@@ -37,6 +37,7 @@ from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.guests import guest_families, store_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
+from naiad.frontends.openai.template import ChatTemplate
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
 from naiad.frontends.ui.page import Ui
@@ -282,6 +283,7 @@ def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) 
         keys=given.keys,
         default_tokens=given.default_tokens,
         lora_separator=given.lora_separator,
+        chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
         max_json=options.http_max_input_size,
     )
     return OpenAiApi(engine, extensions.tracer, settings)

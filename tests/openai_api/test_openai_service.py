@@ -9,7 +9,7 @@ from contextlib import closing
 import openai
 import pytest
 from openai import OpenAI
-from support.server import ServerProcess
+from support.server import ServerProcess, free_ports
 
 from .conftest import KEY, MODELS
 
@@ -198,5 +198,43 @@ def test_a_file_without_keys_is_refused(tmp_path):
     try:
         server.wait_exit()
         assert "holds no key; write one on each line" in server.log
+    finally:
+        server.kill()
+
+
+TEMPLATE = """{% for message in messages %}
+{{ message['role'] }}={{ message['content'] | tojson }};
+{% if message['content'] == 'no' %}{{ raise_exception('not this') }}{% endif %}
+{% endfor %}{% if add_generation_prompt %}assistant={% endif %}"""
+
+
+def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    port = free_ports(1)[0]
+    options = [f"--openai-port={port}", f"--openai-chat-template={tmp_path / 'chat.jinja'}"]
+    with ServerProcess(MODELS, *options, work=tmp_path):
+        base = f"http://127.0.0.1:{port}/v1"
+        with OpenAI(base_url=base, api_key="any", max_retries=0) as client:
+            ask = client.chat.completions.create
+            answer = ask(model="upper", messages=[{"role": "user", "content": "hi"}])
+            assert answer.choices[0].message.content == 'USER="HI";\nASSISTANT='
+            answer = ask(model="speaker", messages=[{"role": "user", "content": "hi"}])
+            assert answer.choices[0].message.content == "hi "
+            with pytest.raises(openai.BadRequestError, match="The chat template refuses the conversation: not this"):
+                ask(model="upper", messages=[{"role": "user", "content": "no"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [(None, "cannot read --openai-chat-template="), ("{% for %}", "is no template: ")]
+)
+def test_a_template_that_is_none_ends_the_start(tmp_path, text, problem):
+    path = tmp_path / "chat.jinja"
+    if text is not None:
+        path.write_text(text)
+    server = ServerProcess(MODELS, "--openai-port=0", f"--openai-chat-template={path}", work=tmp_path, wait="")
+    server.start()
+    try:
+        assert server.wait_exit() == 1
+        assert problem in server.log
     finally:
         server.kill()

@@ -134,6 +134,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("openai-address", _TEXT, "", "Address to listen on; that of HTTP unless given.", own=True),
         Flag("openai-api-keys-file", _TEXT, "", "Keys, one a line; also $NAIAD_OPENAI_API_KEYS.", own=True),
         Flag("openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True),
+        Flag("openai-chat-template", _TEXT, "", "Jinja template for models without an input messages.", own=True),
         Flag("openai-lora-separator", _TEXT, "", "What divides model from adapter in names.", own=True),
     ),
     "Metrics": (
@@ -179,7 +180,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("backend-config", _NAMED, "", "A backend's setting; all backends' without name.", repeatable=True),
         Flag("env-store", _TEXT, "", "Where environments are unpacked; else $NAIAD_STORE, else the cache.", own=True),
         Flag("env-store-max-bytes", _SIZE, "0", "Size above which what nobody uses goes; 0: any.", low=0, own=True),
-        Flag("env-directory", _TEXT, "", "Directory of env://NAME; repeat it to search several.", repeatable=True, own=True),
+        Flag("env-directory", _TEXT, "", "Directory of env://NAME; repeatable.", repeatable=True, own=True),
         Flag("env-trust", _TEXT, "", "File of public keys; environments need a signature by one.", own=True),
         Flag("env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True),
         Flag("stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True),

@@ -23,6 +23,7 @@ class OpenAiOptions:
             line can be read by everybody on the machine.
         default_tokens: `--openai-default-max-tokens`; None if it was not given.
         lora_separator: `--openai-lora-separator`.
+        chat_template: `--openai-chat-template`.
     """
 
     address: str
@@ -30,6 +31,7 @@ class OpenAiOptions:
     keys: tuple[str, ...] = ()
     default_tokens: int | None = None
     lora_separator: str = ""
+    chat_template: Path | None = None
 
 
 def parse_openai_options(given: GivenFlags, environ: Mapping[str, str]) -> OpenAiOptions | None:
@@ -47,6 +49,7 @@ def parse_openai_options(given: GivenFlags, environ: Mapping[str, str]) -> OpenA
         keys=_keys(given.text("openai-api-keys-file"), environ),
         default_tokens=None if tokens is None else int(tokens),
         lora_separator=given.text("openai-lora-separator"),
+        chat_template=Path(given.text("openai-chat-template")) if given.text("openai-chat-template") else None,
     )
 
 

@@ -30,6 +30,7 @@ from naiad.frontends.openai.errors import (
     unknown_model,
 )
 from naiad.frontends.openai.questions import Question, read_chat, read_completion
+from naiad.frontends.openai.template import ChatTemplate
 from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_text
 from naiad.frontends.tracing import Tracer
 from naiad.protocol.inference import InferRequest, Sink
@@ -51,12 +52,14 @@ class OpenAiSettings:
             context holds in chats.
         lora_separator: What stands between a model's name and that of its adapter; "" for no such names.
         max_json: Longest request in bytes.
+        chat_template: Makes prompts of conversations for models that take none.
     """
 
     keys: tuple[str, ...] = ()
     default_tokens: int | None = None
     lora_separator: str = ""
     max_json: int = 64 << 20
+    chat_template: ChatTemplate | None = None
 
 
 class OpenAiApi:
@@ -173,7 +176,7 @@ class OpenAiApi:
     def _write(self, exchange: Exchange, read: Callable[[dict[str, Any], int | None], Question]) -> None:
         question = read(fields.parse(exchange.request.body, self._settings.max_json), self._settings.default_tokens)
         metadata, lora = self._metadata(question.model)
-        inferences = list(requests_for(question, metadata, lora))
+        inferences = list(requests_for(question, metadata, self._settings.chat_template, lora))
         kind: type[Answer] = StreamedAnswer if question.stream else WholeAnswer
         answer = kind(exchange, question, self._engine.cancel)
         for number, inference in enumerate(inferences):

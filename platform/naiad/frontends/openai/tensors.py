@@ -14,6 +14,7 @@ from naiad.frontends.http.generate_request import deduce_shape
 from naiad.frontends.http.json_tensors import pack_strings, split_strings
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
 from naiad.frontends.openai.questions import Question
+from naiad.frontends.openai.template import ChatTemplate
 from naiad.protocol.datatypes import BY_NAME, NUMPY_TYPES, Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, Parameter
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
@@ -41,7 +42,9 @@ def _has(tensors: tuple[TensorMetadata, ...], name: str) -> bool:
     return any(tensor.name == name and tensor.datatype == "BYTES" for tensor in tensors)
 
 
-def requests_for(question: Question, metadata: ModelMetadata, lora: str = "") -> Iterator[InferRequest]:
+def requests_for(
+    question: Question, metadata: ModelMetadata, template: ChatTemplate | None = None, lora: str = ""
+) -> Iterator[InferRequest]:
     """One inference for each prompt of *question*.
 
     Inputs that the model does not have are left out: they only say how the answer is to be given. A model without
@@ -56,7 +59,8 @@ def requests_for(question: Question, metadata: ModelMetadata, lora: str = "") ->
             f"'{TEXT_OUTPUT}'",
             param="model",
         )
-    if question.is_chat and not _has(metadata.inputs, MESSAGES):
+    takes_messages = question.is_chat and _has(metadata.inputs, MESSAGES)
+    if question.is_chat and not takes_messages and template is None:
         raise ApiError(
             f"The model `{metadata.name}` takes no conversations: it has no string input '{MESSAGES}'; ask it at "
             "/v1/completions, or start the server with --openai-chat-template",
@@ -70,14 +74,16 @@ def requests_for(question: Question, metadata: ModelMetadata, lora: str = "") ->
         "return_num_input_tokens": True,
         "return_num_output_tokens": True,
         "return_logprobs": question.alternatives is not None,
-        "return_message": question.is_chat,
+        "return_message": takes_messages,
         _SAMPLING: orjson.dumps(sampling).decode(),
     }
-    prompt_input = MESSAGES if question.is_chat else TEXT_INPUT
+    prompt_input = MESSAGES if takes_messages else TEXT_INPUT
     takes_sampling = _has(metadata.inputs, _SAMPLING)
     parameters: Mapping[str, Parameter] = {} if takes_sampling else _scalars(sampling)
     for prompt in question.prompts:
-        yield infer_request(metadata, {prompt_input: prompt, **wishes}, parameters)
+        is_rendered = question.is_chat and not takes_messages
+        text = template.prompt(orjson.loads(prompt)) if is_rendered and template is not None else prompt
+        yield infer_request(metadata, {prompt_input: text, **wishes}, parameters)
 
 
 def infer_request(
