@@ -385,3 +385,18 @@ def test_flags_of_the_grpc_transport_are_fields_of_their_names():
 def test_the_mode_of_vertex_ai_is_warned_of():
     (warning,) = parse(environ={"AIP_MODE": "PREDICTION"}).warnings
     assert warning.startswith("AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented")
+
+
+def test_what_is_allowed_of_environments_is_read():
+    found = parse(
+        "--env-store-max-bytes=1000",
+        "--env-directory=/a",
+        "--env-directory=b",
+        "--env-trust=/keys.toml",
+        "--env-require-digest=true",
+    )
+    assert found.env_store_max_bytes == 1000
+    assert found.env_directories == (Path("/a"), Path("b").absolute())
+    assert (found.env_trust, found.env_require_digest) == (Path("/keys.toml"), True)
+    assert (parse().env_store_max_bytes, parse().env_directories) == (0, ())
+    assert (parse().env_trust, parse().env_require_digest) == (None, False)

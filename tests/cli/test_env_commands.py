@@ -1,0 +1,198 @@
+"""`naiad env list | gc | remove | prefetch | sign | keygen` as people and scripts call them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from environments.makers import member, write_tar
+from naiad.cli.commands import _naiad, run
+from naiad.config.quantities import parse_seconds, parse_size, size_text
+from naiad.environments import jsonfile
+from naiad.environments.uses import Uses
+from naiad.errors import NaiadError, OptionError
+
+DAY = 86_400
+
+
+def entry(store: Path, letter: str, *, days: float, size: int) -> str:
+    """An entry that was used so many days ago; returns its digest."""
+    digest = letter * 64
+    record = {"archive": f"/{letter}.tgz", "made": 0.0, "size": [1, size], "interpreter": {"version": [3, 10, 1]}}
+    jsonfile.write(store / digest / "ready.json", record)
+    uses = Uses(store)
+    uses.hold(digest).release()
+    uses.note(digest, f"model_{letter}", f"/{letter}.tgz")
+    lock = store / "uses" / digest / "lock"
+    then = lock.stat().st_mtime - days * DAY
+    os.utime(lock, (then, then))
+    return digest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    entry(tmp_path, "a", days=40, size=1_000_000)
+    entry(tmp_path, "b", days=3, size=2_000_000)
+    entry(tmp_path, "c", days=0, size=4_000_000)
+    return tmp_path
+
+
+def env(*arguments: object) -> Result:
+    return CliRunner().invoke(_naiad, ["env", *map(str, arguments)], standalone_mode=False)
+
+
+def left(store: Path) -> str:
+    return "".join(sorted(path.parent.name[0] for path in store.glob("*/ready.json")))
+
+
+def test_the_list_says_sizes_uses_and_models(store):
+    lines = env("list", "--env-store", store).output.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]]
+
+    assert [[*row[:2], *row[4:7]] for row in cells] == [
+        ["/a.tgz", "3.10.1", "1 MB", "40 days ago", "model_a"],
+        ["/b.tgz", "3.10.1", "2 MB", "3 days ago", "model_b"],
+        ["/c.tgz", "3.10.1", "4 MB", "just now", "model_c"],
+    ]
+    assert lines[-1] == "3 environments, 7 MB"
+
+
+def test_the_list_is_plain_data_for_scripts(store):
+    found = json.loads(env("list", "--json", "--env-store", store).output)
+
+    assert found["store"] == str(store)
+    assert [one["digest"][0] for one in found["environments"]] == ["a", "b", "c"]
+    assert found["environments"][0]["models"][0]["model"] == "model_a"
+    assert found["environments"][0]["in_use"] is False
+
+
+@pytest.mark.parametrize(
+    ("limits", "stay"),
+    [
+        ([], "abc"),
+        (["--older-than", "30d"], "bc"),
+        (["--older-than", "48h"], "c"),
+        (["--keep-bytes", "6MB"], "bc"),
+        (["--keep-bytes", "5.9MB"], "c"),
+        (["--older-than", "30d", "--keep-bytes", "4MB"], "c"),
+        (["--keep-bytes", "0"], ""),
+    ],
+)
+def test_garbage_goes_by_age_and_size_after_it_was_shown(limits, stay, store):
+    gone = 3 - len(stay)
+    shown = env("gc", *limits, "--dry-run", "--env-store", store).output
+    assert f"would remove {gone} environments and 0 leftovers" in shown
+    assert left(store) == "abc"
+
+    assert f"removed {gone} environments" in env("gc", *limits, "--env-store", store).output
+    assert left(store) == stay
+
+
+def test_garbage_is_plain_data_for_scripts(store):
+    found = json.loads(env("gc", "--older-than=30d", "--json", "--env-store", store).output)
+
+    assert [(one["entry"]["digest"][0], one["reason"]) for one in found["removed"]] == [("a", "not used for 40.0 days")]
+    assert (found["kept"], found["dry_run"]) == (2, False)
+
+
+def test_entries_are_removed_by_name_unless_they_are_used(store):
+    assert (
+        "would remove aaaaaaaaaaaa of /a.tgz (1 MB)"
+        in env("remove", "--dry-run", "aaaaaa", "--env-store", store).output
+    )
+    assert left(store) == "abc"
+    lease = Uses(store).hold("b" * 64)
+
+    found = env("remove", "aaaaaa", "/b.tgz", "--env-store", store)
+
+    lease.release()
+    assert "removed aaaaaaaaaaaa of /a.tgz" in found.output
+    assert "kept bbbbbbbbbbbb of /b.tgz (2 MB): a running server uses it (last for model_b)" in found.output
+    assert (found.return_value, left(store)) == (1, "bc")
+
+
+def test_a_name_that_is_none_is_told_and_nothing_goes(store, capsys):
+    assert run(["env", "remove", "aaaaaa", "zzz", "--env-store", str(store)]) == 1
+    assert "there is no environment 'zzz'" in capsys.readouterr().err
+    assert left(store) == "abc"
+
+
+def test_a_limit_that_is_none_is_told(store, capsys):
+    assert run(["env", "gc", "--older-than=soon", "--env-store", str(store)]) == 1
+    assert capsys.readouterr().err == "'soon' is not a span of time such as 30d, 12h, 90m or 2w\n"
+
+
+def test_a_key_is_made_and_an_archive_signed_with_it(tmp_path):
+    pytest.importorskip("cryptography")
+    archive = write_tar(tmp_path / "e.tgz", [(member("README"), b"x")])
+
+    made = env("keygen", tmp_path / "release.pem")
+    signed = env("sign", archive, "--key", tmp_path / "release.pem", "--env-store", tmp_path / "store")
+    (tmp_path / "keys.toml").write_text(made.stdout)
+    keys = ["--env-trust", tmp_path / "keys.toml", "--env-store", tmp_path / "store"]
+
+    assert made.stdout.startswith('[[keys]]\nname = "release"\npublic = "')
+    assert signed.output.endswith(f": {archive}.sig\n")
+    # Trusted, and so looked at more closely.
+    assert "has no interpreter" in env("verify", archive, *keys).output
+    Path(f"{archive}.sig").unlink()
+    assert "it is not signed" in env("verify", archive, *keys).output
+
+
+def test_what_cannot_be_prefetched_is_told_and_the_rest_goes_on(tmp_path):
+    for name in ("a", "b"):
+        write_tar(tmp_path / f"{name}.tgz", [(member("README"), b"x")])
+    names = ["env://a", f"{tmp_path}/b.tgz"]
+
+    found = env("prefetch", *names, "--json", "--env-directory", tmp_path, "--env-store", tmp_path / "store")
+
+    said = json.loads(found.stdout[found.stdout.index("[") :])
+    assert [Path(one["environment"]).name for one in said] == ["a.tgz", "b.tgz"]
+    assert all("has no interpreter" in one["error"] for one in said)
+    assert found.return_value == 1
+
+
+def test_prefetching_nothing_says_what_to_name(tmp_path):
+    assert "name environments, or a --model-repository" in env("prefetch", "--env-store", tmp_path).output
+
+
+def test_what_is_not_there_cannot_be_prefetched(tmp_path, capsys):
+    assert run(["env", "prefetch", "env://x", "--env-store", str(tmp_path)]) == 1
+    assert "there is no directory to look in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1000", 1000), ("10GB", 10**10), ("1.5 kB", 1500), ("512MiB", 512 << 20), ("2t", 2 * 10**12)],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30d", 30 * DAY), ("12h", 43_200), ("90m", 5400), ("2w", 14 * DAY), ("0s", 0)]
+)
+def test_times_are_read_as_people_write_them(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "10 apples", "1e3", "GB", "10"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(OptionError, match="is not a span of time"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "10d", "1e3"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(NaiadError, match="is not a size such as 10GB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (123_456_789, "123 MB"), (5 * 10**9, "5.0 GB")]
+)
+def test_sizes_are_written_for_people(size, text):
+    assert size_text(size) == text
