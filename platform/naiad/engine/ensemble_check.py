@@ -35,12 +35,17 @@ def find_members(message: pb.ModelConfig, namespace: str, keys_of: Callable[[str
         keys_of: The keys of all models of a name.
     """
     for step in message.ensemble_scheduling.step:
-        step.model_namespace = ""
-        if namespace:
-            keys = keys_of(step.model_name)
-            own = model_key(namespace, step.model_name)
-            found = own if own in keys else next(iter(keys)) if len(keys) == 1 else step.model_name
-            step.model_namespace = found.removesuffix(step.model_name).removesuffix("::")
+        found = find_key(step.model_name, namespace, keys_of)
+        step.model_namespace = found.removesuffix(step.model_name).removesuffix("::")
+
+
+def find_key(name: str, namespace: str, keys_of: Callable[[str], Collection[str]]) -> str:
+    """The key of the model that one of *namespace* means by *name*; the name itself if there is none, or several."""
+    if not namespace:
+        return name
+    keys = keys_of(name)
+    own = model_key(namespace, name)
+    return own if own in keys else next(iter(keys)) if len(keys) == 1 else name
 
 
 def _key(step: pb.ModelEnsembling.Step) -> str:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config import model_config_pb2 as pb
-from naiad.engine.ensemble_check import find_members, needed_models
+from naiad.engine.ensemble_check import find_key, find_members, needed_models
 from naiad.engine.model_loads import ModelLoads
 from naiad.engine.registry import Registry
 from naiad.engine.settings import EngineSettings
@@ -24,7 +24,10 @@ from naiad.repository.read import config_path
 
 logger = logging.getLogger("naiad.engine")
 
-_MARK = b"ensemble_scheduling"
+_AFTER = "LOAD_AFTER"
+"""The parameter with which a model names others that it calls: they are loaded before it."""
+
+_MARKS = (b"ensemble_scheduling", _AFTER.encode())
 
 
 class LoadOrder:
@@ -34,6 +37,7 @@ class LoadOrder:
         self._settings = settings
         self._loads = loads
         self._registry = registry
+        self._after: dict[str, frozenset[str]] = {}  # models that are loaded before others, which call them
         self._locks: dict[str, asyncio.Lock] = {}
         self._asked: set[str] = set()  # models that were loaded for their own sake
         self._suspended: set[str] = set()  # ensembles that went because something that they need did
@@ -100,41 +104,60 @@ class LoadOrder:
         ahead = dict(sources)
         while ahead:
             found = await asyncio.gather(
-                *(asyncio.to_thread(self._fetch_ensemble, source) for source in ahead.values()), return_exceptions=True
+                *(asyncio.to_thread(self._fetch, source) for source in ahead.values()), return_exceptions=True
             )
             ahead, looked_at = {}, ahead
-            for key, ensemble in zip(looked_at, found, strict=True):
-                if isinstance(ensemble, BaseException):
-                    failures[key] = self._cannot_fetch(key, ensemble)
+            for key, message in zip(looked_at, found, strict=True):
+                if isinstance(message, BaseException):
+                    failures[key] = self._cannot_fetch(key, message)
                     del sources[key]
-                elif ensemble is not None:
+                    continue
+                self._loads.needs.pop(key, None)
+                self._after.pop(key, None)
+                if message is not None:
                     if models is None:
                         models = (await asyncio.to_thread(self._settings.repositories.scan)).models
-                    self._loads.needs[key] = self._needs_of(ensemble, sources[key].files.namespace, models)
                     ahead.update(
                         (need, ModelSource(files=models[need]))
-                        for need in sorted(self._loads.needs[key] - sources.keys())
+                        for need in sorted(self._note_needs(message, sources[key].files, models) - sources.keys())
                         if need in models and not self._registry.is_serving(need)
                     )
-                else:
-                    self._loads.needs.pop(key, None)
             sources.update(ahead)
         return failures
 
-    def _fetch_ensemble(self, source: ModelSource) -> pb.ModelConfig | None:
-        """Have a model's files here; its configuration if it is an ensemble. Blocks.
+    def _fetch(self, source: ModelSource) -> pb.ModelConfig | None:
+        """Have a model's files here; its configuration if it may name other models. Blocks.
 
         One that cannot be read needs none: loading it will tell why.
         """
         self._settings.repositories.fetch(source.files)
         try:
             path = config_path(source.files, self._settings.config_name)
-            if source.override is None and not (path.is_file() and _MARK in path.read_bytes()):
-                return None  # most models: their configuration is read once, when they are loaded
-            message = self._loads.read_config(source)
+            if source.override is None:
+                text = path.read_bytes() if path.is_file() else b""
+                if not any(mark in text for mark in _MARKS):
+                    return None  # most models: their configuration is read once, when they are loaded
+            return self._loads.read_config(source)
         except (NaiadError, OSError):
             return None
-        return message if message.HasField("ensemble_scheduling") else None
+
+    def _note_needs(
+        self, message: pb.ModelConfig, files: ModelFiles, models: Mapping[str, ModelFiles]
+    ) -> frozenset[str]:
+        """Note what a model needs, or is to be loaded after; the keys."""
+
+        def keys_of(name: str) -> set[str]:
+            return {each.key for each in models_named(name, models)} | set(self._registry.keys_of(name))
+
+        if message.HasField("ensemble_scheduling"):
+            find_members(message, files.namespace, keys_of)
+            found = self._loads.needs[files.key] = needed_models(message)
+            return found
+        named = message.parameters[_AFTER].string_value if _AFTER in message.parameters else ""
+        found = frozenset(find_key(name, files.namespace, keys_of) for name in named.replace(",", " ").split())
+        if found:
+            self._after[files.key] = found
+        return found
 
     def _cannot_fetch(self, key: str, error: BaseException) -> BaseException:
         if not isinstance(error, NaiadError):
@@ -145,18 +168,11 @@ class LoadOrder:
             model.reason = error.message
         return NaiadError(f"failed to load '{key}': {error.message}", code=error.code)
 
-    def _needs_of(self, ensemble: pb.ModelConfig, namespace: str, models: Mapping[str, ModelFiles]) -> frozenset[str]:
-        def keys_of(name: str) -> set[str]:
-            return {files.key for files in models_named(name, models)} | set(self._registry.keys_of(name))
-
-        find_members(ensemble, namespace, keys_of)
-        return needed_models(ensemble)
-
     async def _load_in_waves(
         self, sources: Mapping[str, ModelSource], *, is_nested: bool = False
     ) -> Mapping[str, BaseException | None]:
         outcomes: dict[str, BaseException | None] = {}
-        for wave in waves(sources, self._loads.needs):
+        for wave in waves(sources, {**self._after, **self._loads.needs}):
             results = await asyncio.gather(
                 *(self._load_one(sources[name], is_nested=is_nested) for name in wave), return_exceptions=True
             )
