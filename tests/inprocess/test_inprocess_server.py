@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from naiad.inprocess.options import log_settings, server_options
 from serving.repositories import repository
+from support.waiting import until
 
 IN = np.array([1.0], np.float32)
 
@@ -27,7 +29,12 @@ def options(tmp_path):
 
 
 def guests():
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    """Processes of models of this process, those of the server that all tests share among them."""
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and "triton_python_backend_stub" in " ".join(child.cmdline())
+    }
 
 
 def test_nothing_works_before_the_start(options):
@@ -41,19 +48,35 @@ def test_nothing_works_before_the_start(options):
 
 
 def test_a_server_starts_once_stops_once_and_starts_again(options):
-    before = (len(guests()), threading.active_count())
     server = naiad.Server(options("identity"))
 
     for _ in range(2):
+        before = guests()
         assert server.start(wait_until_ready=True, timeout=30) is server
+        own, thread = guests() - before, server._running.loop._thread
         with pytest.raises(naiad.InvalidArgumentError, match=r"^Server already started$"):
             server.start()
         assert server.live()
         server.stop()
         with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
             server.stop()
+        assert len(own) == 1
+        assert not own & guests()
+        assert not thread.is_alive()
 
-    assert (len(guests()), threading.active_count()) == before
+
+def test_a_server_that_nobody_refers_to_stops(options):
+    before = guests()
+    model = naiad.Server(options("identity")).start().model("identity")
+    own, thread = guests() - before, model._loop._thread
+    gc.collect()
+
+    (response,) = model.infer(inputs={"IN": IN})  # the model keeps it
+    assert response.final
+
+    del model, response
+    gc.collect()
+    until(lambda: not own & guests() and not thread.is_alive(), "the end of the server")
 
 
 def test_a_model_of_a_stopped_server_says_so(options):

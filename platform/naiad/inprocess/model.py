@@ -38,9 +38,12 @@ class Model:
         version: int = LATEST,
         state: str | None = None,
         reason: str | None = None,
+        *,
+        hold: object = None,
     ) -> None:
         self._engine = engine
         self._loop = loop
+        self._hold = hold  # the server runs for as long as somebody refers to that
         self.name = name
         self.version = version
         self.state = state
@@ -109,7 +112,7 @@ class Model:
 
     def _answering(self, name: str, version: int) -> Model:
         """The model of that name and version on the same server."""
-        return Model(self._engine, self._loop, name, version)
+        return Model(self._engine, self._loop, name, version, hold=self._hold)
 
     # -- questions ------------------------------------------------------------------------------------------------
 

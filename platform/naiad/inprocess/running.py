@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import ClassVar
 
 from naiad.app import build_engine, build_loader, metrics_frontend
 from naiad.config.options import ServerOptions
@@ -37,7 +39,10 @@ class RunningServer:
         engine: The engine, to be called on that thread.
         options: The server's options.
         extensions: What all services of this server share.
+        alive: All that run.
     """
+
+    alive: ClassVar[set[RunningServer]] = set()
 
     def __init__(self, options: ServerOptions, loop: LoopThread, log: ActiveLog | None) -> None:
         self.options = options
@@ -47,6 +52,7 @@ class RunningServer:
         self._log = log
         self._stack = AsyncExitStack()
         self._is_stopped = False
+        self._held: weakref.ref[_Hold] | None = None
         self._lock = threading.Lock()
 
     @staticmethod
@@ -67,7 +73,17 @@ class RunningServer:
         except BaseException:
             running.stop()
             raise
+        RunningServer.alive.add(running)
         return running
+
+    def hold(self) -> object:
+        """Something whose end stops the server, if nobody has stopped it: for all who would miss it."""
+        held = None if self._held is None else self._held()
+        if held is None:
+            held = _Hold()
+            self._held = weakref.ref(held)
+            weakref.finalize(held, _abandoned, self).atexit = False
+        return held
 
     async def _start_engine(self) -> list[NaiadError]:
         self.engine = build_engine(self.options, build_loader(self.options))
@@ -80,10 +96,13 @@ class RunningServer:
         Args:
             grace: Seconds that requests in flight have; the options' exit timeout unless given.
         """
-        with self._lock:
-            if self._is_stopped:
-                return
-            self._is_stopped = True
+        with self._lock:  # whoever stops it a second time waits until it has stopped
+            if not self._is_stopped:
+                self._is_stopped = True
+                RunningServer.alive.discard(self)
+                self._end(grace)
+
+    def _end(self, grace: float | None) -> None:
         try:
             self.loop.run(self._close(grace))
         finally:
@@ -132,6 +151,17 @@ class RunningServer:
         page = self.metrics_frontend()
         with translated():
             return self.loop.call(page.scrape).decode()
+
+
+class _Hold:
+    """Referred to by whoever needs the server; a server's own threads refer to the server itself."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _abandoned(running: RunningServer) -> None:
+    # On a thread, as the last reference may go anywhere, also on the server's own thread.
+    threading.Thread(target=running.stop, name="naiad-abandoned", daemon=True).start()
 
 
 def _open_log(options: Options) -> ActiveLog | None:

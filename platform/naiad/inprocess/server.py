@@ -7,7 +7,6 @@ import atexit
 import os
 import threading
 import time
-import weakref
 from types import TracebackType
 from typing import Any
 
@@ -37,8 +36,9 @@ class Server:
             for response in server.model("add_sub").infer(inputs={...}):
                 print(response.outputs["OUTPUT0"].to_numpy())
 
-    Models run in guests of their own as under `naiad serve`; they end with `stop`, with the `with` block, with the
-    program, and with the process, however it ends. All methods may be called from any thread.
+    Models run in guests of their own as under `naiad serve`; they end with `stop`, with the `with` block, when nobody
+    refers to the server or a model of it any more, and with the process, however it ends. All methods may be called
+    from any thread.
     """
 
     def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
@@ -50,6 +50,7 @@ class Server:
         """
         self.options = Options(**kwargs) if options is None else options
         self._running: RunningServer | None = None
+        self._hold: object = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is 3.11+
@@ -93,6 +94,7 @@ class Server:
             if self._running is not None:
                 raise InvalidArgumentError("Server already started")
             self._running = _started(self.options)
+            self._hold = self._running.hold()
         deadline = None if timeout is None else time.monotonic() + timeout
         while wait_until_ready and not self.ready():
             if deadline is not None and time.monotonic() >= deadline:
@@ -110,6 +112,7 @@ class Server:
             running = self._server
             self._running = None
         running.stop()
+        self._hold = None
 
     @property
     def _server(self) -> RunningServer:
@@ -149,7 +152,7 @@ class Server:
     def model(self, model_name: str, model_version: int = LATEST) -> Model:
         """A model by its name; whether there is one shows when it is used."""
         server = self._server
-        return Model(server.engine, server.loop, model_name, model_version)
+        return Model(server.engine, server.loop, model_name, model_version, hold=server.hold())
 
     def models(self, exclude_not_ready: bool = False) -> ModelDictionary:  # noqa: FBT001, FBT002 - the package's signature
         """All models of the repositories by name and version, or only those that are ready."""
@@ -164,6 +167,7 @@ class Server:
                 int(entry.version or LATEST),
                 None if entry.state is None else entry.state.value,
                 entry.reason or None,
+                hold=server.hold(),
             )
             for entry in entries
         )
@@ -281,7 +285,6 @@ def _started(options: Options) -> RunningServer:
     except NaiadError:
         with translated():
             raise
-    _alive.add(running)
     return running
 
 
@@ -289,7 +292,6 @@ def _load_parameters(parameters: dict[str, str | int | bool | bytes]) -> dict[st
     return {name: value if isinstance(value, str | bytes) else str(value).lower() for name, value in parameters.items()}
 
 
-_alive: weakref.WeakSet[RunningServer] = weakref.WeakSet()
 _pid = os.getpid()
 
 
@@ -297,5 +299,5 @@ _pid = os.getpid()
 def _stop_all() -> None:
     """End what the program has left running; not in a fork of it, whose copies of servers are none."""
     if os.getpid() == _pid:
-        for running in list(_alive):
+        for running in list(RunningServer.alive):
             running.stop(_GRACE_AT_EXIT)
