@@ -12,7 +12,7 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0.0.0"
 
-_IN_PROCESS = (
+__all__ = (
     "AlreadyExistsError",
     "AsyncResponseIterator",
     "DLDeviceType",
@@ -49,19 +49,17 @@ _IN_PROCESS = (
     "UnavailableError",
     "UnknownError",
     "UnsupportedError",
+    "__version__",
 )
 """What `import naiad` offers as `import tritonserver` does; loaded when asked for, as the server's code is large."""
 
-__all__ = ["__version__"]
-__all__ += _IN_PROCESS
-
 
 def __getattr__(name: str) -> object:
-    if name not in _IN_PROCESS:
+    if name not in __all__:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
     value = globals()[name] = getattr(import_module("naiad.inprocess"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_IN_PROCESS})
+    return sorted({*globals(), *__all__})
