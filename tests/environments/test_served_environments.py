@@ -20,6 +20,8 @@ from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+Broken = dict[str, tuple[dict[str, str], str]]
+"""A model's parameters and the reason it must give, by the model's name."""
 ELF_FOR_ARM = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + (183).to_bytes(2, "little") + bytes(100)
 
 
@@ -69,102 +71,103 @@ def manifest(**changes: object) -> bytes:
     return dataclasses.replace(made, **changes).as_bytes()
 
 
-def broken_environments(folder: Path, good: Path, whole: Path, minor: str) -> dict[str, tuple[dict[str, str], str]]:
-    """A model's parameters and the reason it must give, by the model's name."""
+class Breaker:
+    """Makes archives in a folder, each broken in one way; a method gives parameters of a model that names it."""
 
-    def archive(name: str, *members: tarfile.TarInfo, content: bytes = b"x") -> dict[str, str]:
-        path = folder / f"{name}.tar.gz"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def archive(self, name: str, *members: tarfile.TarInfo, content: bytes = b"x") -> dict[str, str]:
+        path = self.folder / f"{name}.tar.gz"
         write_tar(path, [(info, content if info.isreg() else b"") for info in members])
         return {"EXECUTION_ENV_PATH": str(path)}
 
-    def file(name: str, content: bytes) -> dict[str, str]:
-        (folder / name).write_bytes(content)
-        return {"EXECUTION_ENV_PATH": str(folder / name)}
+    def file(self, name: str, content: bytes) -> dict[str, str]:
+        (self.folder / name).write_bytes(content)
+        return {"EXECUTION_ENV_PATH": str(self.folder / name)}
 
-    def plainly(name: str, prefix: Path) -> dict[str, str]:
-        return {"EXECUTION_ENV_PATH": str(makers.pack_plainly(prefix, folder / f"{name}.tar"))}
+    def plainly(self, name: str, prefix: Path) -> dict[str, str]:
+        return {"EXECUTION_ENV_PATH": str(makers.pack_plainly(prefix, self.folder / f"{name}.tar"))}
 
-    def changed(name: str) -> Path:
-        return shutil.copytree(whole, folder / name, symlinks=True, copy_function=os.link)
+    def unreadable(self, packed: bytes) -> Broken:
+        flipped = packed[:-8] + bytes(byte ^ 255 for byte in packed[-8:-4]) + packed[-4:]
+        plain = write_tar(self.folder / "plain.tar", [(member("README"), b"x")], "w").read_bytes()
+        return {
+            "missing": ({"EXECUTION_ENV_PATH": str(self.folder / "no.tar.gz")}, "no.tar.gz' does not exist"),
+            "empty": (self.file("empty.tar.gz", b""), "it is empty"),
+            "garbage": (self.file("garbage.tar.gz", b"no archive at all"), "it is no archive"),
+            "squashed": (self.file("squashed.tar.gz", b"hsqs" + bytes(600)), "it is a squashfs image"),
+            "seven": (self.file("seven.tar.gz", b"7z\xbc\xaf" + bytes(600)), "it is a 7z archive"),
+            "truncated": (self.file("truncated.tar.gz", packed[: len(packed) // 2]), "is truncated or damaged"),
+            "flipped": (self.file("flipped.tar.gz", flipped), "CRC check failed"),
+            "between": (self.file("between.tar", plain[:1024]), "it ends before the end mark of a tar"),
+            "hollow": (self.archive("hollow"), "is an archive without any member"),
+        }
 
-    packed = good.read_bytes()
-    flipped = packed[:-8] + bytes(byte ^ 255 for byte in packed[-8:-4]) + packed[-4:]
-    plain = write_tar(folder / "plain.tar", [(member("README"), b"x")], "w").read_bytes()
-    shutil.rmtree(next(changed("broken").glob("lib/python3*")) / "encodings")
-    makers.make_environment(folder / "bare", minor, numpy=False)
-    program = Path(sys.executable).resolve().read_bytes()
-    described = member("naiad-environment.json")
-    return {
-        "missing": ({"EXECUTION_ENV_PATH": str(folder / "no.tar.gz")}, "no.tar.gz' does not exist"),
-        "empty": (file("empty.tar.gz", b""), "it is empty"),
-        "garbage": (file("garbage.tar.gz", b"no archive at all"), "it is no archive"),
-        "squashed": (file("squashed.tar.gz", b"hsqs" + bytes(600)), "it is a squashfs image"),
-        "seven": (file("seven.tar.gz", b"7z\xbc\xaf" + bytes(600)), "it is a 7z archive"),
-        "truncated": (file("truncated.tar.gz", packed[: len(packed) // 2]), "is truncated or damaged"),
-        "flipped": (file("flipped.tar.gz", flipped), "CRC check failed"),
-        "between": (file("between.tar", plain[:1024]), "it ends before the end mark of a tar"),
-        "hollow": (archive("hollow"), "is an archive without any member"),
-        "climbing": (archive("climbing", member("bin/../../evil")), "'bin/../../evil' leads out of the archive"),
-        "absolute": (archive("absolute", member("/etc/evil")), "'/etc/evil' is an absolute path"),
-        "leaving": (
-            archive("leaving", member("lib", tarfile.SYMTYPE, "../../..")),
-            "'lib' is a symbolic link that leaves the archive",
-        ),
-        "borrowed": (
-            archive("borrowed", member("bin/python", tarfile.SYMTYPE, "/usr/bin/python3")),
-            "in an archive made from a venv this is its interpreter",
-        ),
-        "tied": (
-            archive("tied", member("etc/passwd", tarfile.LNKTYPE, "/etc/passwd")),
-            "'etc/passwd' links to '/etc/passwd'",
-        ),
-        "through": (
-            archive("through", member("lib", tarfile.SYMTYPE, "lib64"), member("lib/x")),
-            "'lib/x' would be written through 'lib'",
-        ),
-        "device": (archive("device", member("dev/null", tarfile.CHRTYPE)), "'dev/null' is a device node"),
-        "pipe": (archive("pipe", member("run/pipe", tarfile.FIFOTYPE)), "'run/pipe' is a named pipe"),
-        "no_python": (archive("no_python", member("README")), "has no interpreter: looked for bin/python"),
-        "dangling": (
-            archive("dangling", member("bin/python", tarfile.SYMTYPE, "python3.12")),
-            "python3.12, which does not exist",
-        ),
-        "windows": (archive("windows", member("python.exe")), "it holds python.exe, made for Windows"),
-        "for_arm": (
-            archive("for_arm", member("bin/python", mode=0o755), content=ELF_FOR_ARM),
-            "is built for linux aarch64",
-        ),
-        "musl": (
-            archive(
-                "musl",
-                member("bin/python", mode=0o755),
-                content=program.replace(b"/lib64/ld-linux", b"/lib64/ld-m_sl_", 1),
+    def unsafe(self) -> Broken:
+        leaving, borrowed = ("../../..", "/usr/bin/python3")
+        found: dict[str, tuple[list[tarfile.TarInfo], str]] = {
+            "climbing": ([member("bin/../../evil")], "'bin/../../evil' leads out of the archive"),
+            "absolute": ([member("/etc/evil")], "'/etc/evil' is an absolute path"),
+            "leaving": ([member("lib", tarfile.SYMTYPE, leaving)], "'lib' is a symbolic link that leaves the archive"),
+            "borrowed": ([member("bin/python", tarfile.SYMTYPE, borrowed)], "made from a venv this is its interpreter"),
+            "tied": ([member("passwd", tarfile.LNKTYPE, "/etc/passwd")], "'passwd' links to '/etc/passwd'"),
+            "through": (
+                [member("lib", tarfile.SYMTYPE, "lib64"), member("lib/x")],
+                "'lib/x' would be written through 'lib'",
             ),
-            "needs the dynamic loader /lib64/ld-m_sl_",
-        ),
-        "says_arm": (
-            archive("says_arm", described, content=manifest(platform="linux-riscv64")),
-            "is for linux-riscv64",
-        ),
-        "too_new": (archive("too_new", described, content=manifest(glibc="9.99")), "needs glibc 9.99 or newer"),
-        "too_large": (archive("too_large", described, content=manifest(size=1 << 60)), "no space to unpack"),
-        "says_nonsense": (archive("says_nonsense", described, content=b"{}"), "is broken (KeyError('format'))"),
-        "no_library": (plainly("no_library", folder / "broken"), "No module named 'encodings'"),
-        "no_numpy": (plainly("no_numpy", folder / "bare"), "cannot import numpy"),
-        "another": (
-            {"EXECUTION_ENV_PATH": f"{good}@sha256:{'0' * 64}"},
-            f"is not the one that is asked for: its SHA-256 is {hashlib.sha256(packed).hexdigest()}",
-        ),
-        "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "2.7"}, "asks for Python ==2.7.*"),
-        "not_installed": ({"PYTHON_VERSION": "3.99"}, "no Python ==3.99.* on this machine"),
-    }
+            "device": ([member("dev/null", tarfile.CHRTYPE)], "'dev/null' is a device node"),
+            "pipe": ([member("run/pipe", tarfile.FIFOTYPE)], "'run/pipe' is a named pipe"),
+        }
+        return {name: (self.archive(name, *members), reason) for name, (members, reason) in found.items()}
+
+    def foreign(self) -> Broken:
+        python = member("bin/python", mode=0o755)
+        musl = Path(sys.executable).resolve().read_bytes().replace(b"/lib64/ld-linux", b"/lib64/ld-m_sl_", 1)
+        described = member("naiad-environment.json")
+        said = {
+            "says_arm": (manifest(platform="linux-riscv64"), "is for linux-riscv64"),
+            "too_new": (manifest(glibc="9.99"), "needs glibc 9.99 or newer"),
+            "too_large": (manifest(size=1 << 60), "no space to unpack"),
+            "says_nonsense": (b"{}", "is broken (KeyError('format'))"),
+        }
+        return {
+            "windows": (self.archive("windows", member("python.exe")), "it holds python.exe, made for Windows"),
+            "for_arm": (self.archive("for_arm", python, content=ELF_FOR_ARM), "is built for linux aarch64"),
+            "musl": (self.archive("musl", python, content=musl), "needs the dynamic loader /lib64/ld-m_sl_"),
+            **{name: (self.archive(name, described, content=text), reason) for name, (text, reason) in said.items()},
+        }
+
+    def useless(self, good: Path, whole: Path, minor: str) -> Broken:
+        broken = shutil.copytree(whole, self.folder / "broken", symlinks=True, copy_function=os.link)
+        shutil.rmtree(next(broken.glob("lib/python3*")) / "encodings")
+        bare = makers.make_environment(self.folder / "bare", minor, numpy=False)
+        dangling = member("bin/python", tarfile.SYMTYPE, "python3.12")
+        digest = hashlib.sha256(good.read_bytes()).hexdigest()
+        pinned = f"{good}@sha256:{'0' * 64}"
+        return {
+            "no_python": (self.archive("no_python", member("README")), "has no interpreter: looked for bin/python"),
+            "dangling": (self.archive("dangling", dangling), "python3.12, which does not exist"),
+            "no_library": (self.plainly("no_library", broken), "No module named 'encodings'"),
+            "no_numpy": (self.plainly("no_numpy", bare), "cannot import numpy"),
+            "another": ({"EXECUTION_ENV_PATH": pinned}, f"is not the one that is asked for: its SHA-256 is {digest}"),
+            "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "2.7"}, "asks for Python ==2.7.*"),
+            "not_installed": ({"PYTHON_VERSION": "3.99"}, "no Python ==3.99.* on this machine"),
+        }
 
 
 def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(serving, whole, minor, tmp_path):
     """Thirty-one kinds, each with words of its own."""
     good, _ = serving
     (tmp_path / "archives").mkdir()
-    broken = broken_environments(tmp_path / "archives", good, whole, minor)
+    breaker = Breaker(tmp_path / "archives")
+    broken = {
+        **breaker.unreadable(good.read_bytes()),
+        **breaker.unsafe(),
+        **breaker.foreign(),
+        **breaker.useless(good, whole, minor),
+    }
+    assert len(broken) == 31
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "healthy")
     for name, (parameters, _) in broken.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from naiad.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "split_digest"]
+__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "shown", "split_digest"]
 
 ENVIRONMENT_SCHEME = "env://"
 """Begins the name of an environment that lies in an `--env-directory`."""
@@ -36,7 +37,14 @@ class EnvironmentSource:
     follows: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path or self.uri}{f'@sha256:{self.digest}' if self.digest else ''}"
+        return f"{self.path or shown(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"
+
+
+def shown(uri: str) -> str:
+    """A URI without what may be secret: credentials and the query, where signed links keep theirs."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", "")) if parts.scheme in ("http", "https") else uri
 
 
 def is_uri(text: str) -> bool:

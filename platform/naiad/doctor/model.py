@@ -140,7 +140,8 @@ def examine_model(files: ModelFiles, ward: Ward) -> Examined:
 def _examine_version(examined: Examined, message: pb.ModelConfig, version: int, ward: Ward) -> None:
     config = freeze(message)
     try:
-        resolution = resolve(config, model_dir=examined.files.directory, version=version, settings=ward.resolution)
+        files, settings = examined.files, ward.resolution
+        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
     except ResolutionError as error:
         examined.add(_failed(error), error, version=version, where=str(examined.files.directory / str(version)))
         return

@@ -6,9 +6,9 @@ import logging
 import threading
 from pathlib import Path
 
-from naiad.config.environment_source import EnvironmentSource
+from naiad.config.environment_source import EnvironmentSource, shown
 from naiad.environments.digest import Content
-from naiad.environments.download import read_version, shown
+from naiad.environments.download import read_version
 from naiad.environments.eviction import shrink
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import Reporter

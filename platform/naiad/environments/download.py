@@ -20,14 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
+from naiad.config.environment_source import shown
 from naiad.environments import jsonfile
 from naiad.environments.progress import Meter, Reporter
 from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
 from naiad.storage.opening import Storage, open_storage, storage_errors
 
-__all__ = ["download", "note_of", "read_small", "read_version", "shown"]
+__all__ = ["download", "note_of", "read_small", "read_version"]
 
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024
@@ -61,13 +62,6 @@ class _Opened:
     offset: int
     total: int | None
     version: str
-
-
-def shown(uri: str) -> str:
-    """A URI without what may be secret: credentials and the query, where signed links keep theirs."""
-    parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", "")) if parts.scheme in ("http", "https") else uri
 
 
 def download(

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.environment_source import EnvironmentSource
+from naiad.config.environment_source import EnvironmentSource, shown
 from naiad.environments.archives import Archives
-from naiad.environments.download import shown
 from naiad.environments.guest_bytecode import GuestBytecode
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.policy import StorePolicy

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from naiad.config.environment_source import shown
 from naiad.environments import jsonfile
-from naiad.environments.download import download, note_of, read_small, shown
+from naiad.environments.download import download, note_of, read_small
 from naiad.environments.progress import Reporter
 from naiad.environments.trust import SIGNATURE_SUFFIX
 from naiad.errors import ExecutionEnvironmentError
