@@ -27,10 +27,11 @@ LOADS: dict[str, Load] = {
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
 }
-BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-4"
+BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-16"
 LOADS |= {
     BATCHED: Load(model="batched", protocol="http", concurrency=64),
-    ENSEMBLE: Load(model="ensemble", protocol="http", concurrency=4),
+    "ensemble-http-4": Load(model="ensemble", protocol="http", concurrency=4),
+    ENSEMBLE: Load(model="ensemble", protocol="http", concurrency=16),
     BLS: Load(model="calls", protocol="http", concurrency=1, parts=CALLS_PER_REQUEST),
     STREAM: Load(model="repeat", protocol="grpc", concurrency=1, stretch=2, parts=RESPONSES_PER_REQUEST, streams=True),
 }
@@ -70,7 +71,7 @@ TARGETS = (
     Target("call of a model to another (p50)", BLS, "p50", 0.8, at_least=False),
     Target("responses/s of a decoupled model, gRPC", STREAM, "throughput", 1.5, at_least=True),
     Target("dynamic batching, 64 clients", BATCHED, "throughput", 1.5, at_least=True),
-    Target("ensemble of three steps", ENSEMBLE, "throughput", 1.2, at_least=True),
+    Target("ensemble of three steps, 16 clients", ENSEMBLE, "throughput", 1.2, at_least=True),
     Target("start with 100 models", "start-100", "seconds", 0.5, at_least=False),
     Target("second start with an environment", ENVIRONMENT_SECOND, "seconds", 0.2, at_least=False),
     Target("memory (PSS) per idle instance", "start-20", "instance_pss", 1.0, at_least=False),
