@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,17 @@ def test_locks_that_come_with_naiad_are_current_and_name_no_place(recipe: Path) 
 
 def test_every_recipe_that_comes_with_naiad_has_a_lock() -> None:
     assert [path.name for path in _ENVS.iterdir() if path.is_dir() and not (path / "requirements.lock").is_file()] == []
+
+
+@pytest.mark.slow
+def test_a_python_that_is_not_on_this_machine_is_locked_for_by_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_greeter(tmp_path / "wheels", monkeypatch)
+    recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
+    _, chosen = lock(recipe, pythons=("3.99",))
+    digest = hashlib.sha256((tmp_path / "wheels" / "greeter-1.2-py3-none-any.whl").read_bytes()).hexdigest()
+    assert chosen == {"3.99": [Pin("greeter", "1.2", (digest,))]}
 
 
 @pytest.mark.slow

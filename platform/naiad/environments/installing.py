@@ -119,8 +119,10 @@ def run_installer(
     environ: dict[str, str],
     progress: Callable[[str], None],
     reporter: Reporter,
+    *,
+    requirements_flag: str = "-r",
 ) -> None:
-    """Run an installer on requirements.
+    """Run an installer on requirements, whose file is its last argument.
 
     Raises:
         ExecutionEnvironmentError: It failed.
@@ -131,7 +133,7 @@ def run_installer(
         how = [*(["--no-deps"] if wanted.complete else []), *(["--require-hashes"] if wanted.hashed else [])]
         watch = _Watch(progress, reporter)
         with subprocess.Popen(
-            [*command, *how, "-r", str(file)],
+            [*command, *how, *filter(None, [requirements_flag]), str(file)],
             env=environ,
             cwd=wanted.named_in.resolve().parent,
             stdin=subprocess.DEVNULL,

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.environments.base import BaseInterpreter, inspect_base
+from naiad.environments.base import inspect_base
 from naiad.environments.choosing import find_base, installed_minors
 from naiad.environments.installing import run_installer
 from naiad.environments.lockfile import Pin, lock_text
-from naiad.environments.pip_install import clean_environ, find_pip, pip_command
+from naiad.environments.pip_install import clean_environ, find_pip, pip_command, pip_settings
 from naiad.environments.progress import LogReporter
 from naiad.environments.recipe import LOCK_FILE, Recipe, read_recipe
 from naiad.environments.requirements import Wanted, declared
+from naiad.environments.uv_install import find_uv, uv_environ, uv_resolve_command
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
 __all__ = ["lock"]
+
+_UV_PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+_DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def lock(
@@ -30,7 +35,8 @@ def lock(
 
     Args:
         recipe_dir: Folder of the recipe.
-        pythons: Versions to resolve for, `3.12`; every one on this machine that the recipe takes unless given.
+        pythons: Versions to resolve for, `3.12`; every one on this machine that the recipe takes unless given. For one
+            that is not on this machine uv is needed.
         progress: Called with a line for each step.
 
     Returns:
@@ -50,11 +56,11 @@ def lock(
             f"nothing to lock in {recipe.folder}: its env.toml names neither 'requirements' nor 'project'"
             + ("; packages of conda are named with exact versions in its environment.yml" if recipe.conda else "")
         )
+    installed = installed_minors(recipe.python) if not pythons else installed_minors(SpecifierSet(">=3.8"))
     chosen = {}
-    for minor in sorted(pythons or installed_minors(recipe.python), key=_numbers):
-        base = inspect_base(find_base(recipe, SpecifierSet(f"=={minor}.*")))
-        progress(f"resolving for Python {base.version}")
-        chosen[minor] = _resolve(recipe, wanted, base, progress)
+    for minor in sorted(pythons or installed, key=_numbers):
+        progress(f"resolving for Python {minor}")
+        chosen[minor] = _resolve(recipe, wanted, minor, progress, here=minor in installed)
     file = recipe.folder / LOCK_FILE
     unfinished = file.with_name(f".{LOCK_FILE}.{os.getpid()}")
     try:
@@ -66,9 +72,18 @@ def lock(
     return file, chosen
 
 
-def _resolve(recipe: Recipe, wanted: Wanted, base: BaseInterpreter, progress: Callable[[str], None]) -> list[Pin]:
-    """What pip would install under an interpreter, if nothing were installed yet."""
+def _resolve(recipe: Recipe, wanted: Wanted, minor: str, progress: Callable[[str], None], *, here: bool) -> list[Pin]:
+    """What would be installed under a Python into nothing: asked of pip, or of uv for a Python that is elsewhere."""
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as folder:
+        uv = None if here else find_uv()
+        if uv is not None:
+            compiled = Path(folder, "compiled.txt")
+            settings = pip_settings()
+            command = [*uv_resolve_command(uv, minor, settings), "-o", str(compiled)]
+            environ = uv_environ(clean_environ(os.environ), settings)
+            run_installer(recipe.name, wanted, command, environ, progress, LogReporter(), requirements_flag="")
+            return _pins_of_uv(compiled.read_text(encoding="utf-8"))
+        base = inspect_base(find_base(recipe, SpecifierSet(f"=={minor}.*")))
         report = Path(folder, "report.json")
         command = [
             *pip_command(find_pip(base), base.executable, "install"),
@@ -80,6 +95,11 @@ def _resolve(recipe: Recipe, wanted: Wanted, base: BaseInterpreter, progress: Ca
         environ = {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
         run_installer(recipe.name, wanted, command, environ, progress, LogReporter())
         return [_pin(recipe, item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+
+
+def _pins_of_uv(text: str) -> list[Pin]:
+    """What uv writes: each package, then the digests of all its files in the index, for whatever platform."""
+    return [Pin(name, version, tuple(_DIGEST.findall(rest))) for name, version, rest in _UV_PIN.findall(text)]
 
 
 def _pin(recipe: Recipe, item: dict[str, dict[str, dict[str, dict[str, str]]]]) -> Pin:
