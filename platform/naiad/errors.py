@@ -161,3 +161,15 @@ class OutOfMemoryError(NaiadError):
     """A shared segment cannot take a tensor now or ever."""
 
     default_code = Code.UNAVAILABLE
+
+
+class ScaffoldError(NaiadError):
+    """The first files of something cannot be written as asked."""
+
+    default_code = Code.INVALID_ARG
+
+
+class BundleError(NaiadError):
+    """A bundle cannot be made, or cannot be used here."""
+
+    default_code = Code.INVALID_ARG

@@ -20,7 +20,7 @@ LAYERS = (
     {"workers"},
     {"engine"},
     {"frontends"},
-    {"app", "doctor"},
+    {"app", "doctor", "scaffold", "bundle", "deploy"},
     {"cli", "testing", "inprocess"},
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}

@@ -10,6 +10,7 @@ from naiad import __version__
 from naiad.cli.env_fetch import FETCHING_COMMANDS
 from naiad.cli.env_making import MAKING_COMMANDS
 from naiad.cli.env_store import STORE_COMMANDS
+from naiad.cli.init import INIT_COMMANDS
 from naiad.errors import NaiadError
 
 __all__ = ["run"]
@@ -31,6 +32,15 @@ def _naiad() -> None:
 
     Without a command, flags are those of `naiad serve`: `naiad --model-repository=models`.
     """
+
+
+@_naiad.group("init", cls=_Group)
+def _init() -> None:
+    """Write the first files of a model, a shared backend or a recipe."""
+
+
+for _command in INIT_COMMANDS:
+    _init.add_command(_command)
 
 
 @_naiad.command("serve", context_settings=_PASS_ON)

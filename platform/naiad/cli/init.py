@@ -1,0 +1,82 @@
+"""`naiad init model | backend | recipe`: first files, ready to run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from naiad.scaffold.project import Scaffold
+
+__all__ = ["INIT_COMMANDS"]
+
+_directory = click.option(
+    "--directory",
+    "root",
+    default=".",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The project's folder; the current one unless given.",
+)
+_repository = click.option(
+    "--model-repository", "repository", default="models", show_default=True, help="The repository, in the project."
+)
+
+
+@click.command("model")
+@click.argument("name")
+@click.option("--from", "function", metavar="MODULE:FUNCTION", help="Serve this function, by its type hints.")
+@_repository
+@_directory
+def _model(name: str, function: str | None, repository: str, root: Path) -> None:
+    """Write the model NAME: code, config.pbtxt, a client and a test."""
+    from naiad.scaffold.model import function_model, plain_model
+
+    if function is None:
+        scaffold = plain_model(name, repository)
+    else:
+        scaffold = function_model(name, repository, function, [os.fspath(root), str(Path.cwd()), *sys.path])
+    _write(scaffold, root)
+
+
+@click.command("backend")
+@click.argument("name")
+@click.option("--backend-directory", "backends", default="backends", show_default=True, help="Where backends are.")
+@_repository
+@_directory
+def _backend(name: str, backends: str, repository: str, root: Path) -> None:
+    """Write the shared backend NAME, and a model that uses it, with a client and a test."""
+    from naiad.scaffold.backend import backend
+
+    _write(backend(name, repository, backends), root)
+
+
+@click.command("recipe")
+@click.argument("name")
+@click.option("--envs", default="envs", show_default=True, help="Where recipes are.")
+@click.option("--python", default=">=3.10", show_default=True, help="Versions of Python it is for.")
+@_directory
+def _recipe(name: str, envs: str, python: str, root: Path) -> None:
+    """Write the recipe NAME of an environment."""
+    from naiad.scaffold.recipe import recipe
+
+    _write(recipe(name, envs, python), root)
+
+
+def _write(scaffold: Scaffold, root: Path) -> None:
+    from naiad.scaffold.project import write
+
+    for path in write(scaffold, root):
+        click.echo(f"wrote {path}")
+    for note in scaffold.notes:
+        click.echo(f"note: {note}")
+    click.echo(f"next{'' if root == Path() else f', in {root}'}:")
+    for command in scaffold.commands:
+        click.echo(f"    {command}")
+
+
+INIT_COMMANDS: tuple[click.Command, ...] = (_model, _backend, _recipe)
+"""In the order in which the overview lists them."""

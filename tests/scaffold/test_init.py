@@ -1,0 +1,303 @@
+"""`naiad init`: what it writes runs, and it replaces nothing."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+from naiad.config.text import parse_text
+from naiad.errors import ScaffoldError
+from naiad.protocol.datatypes import Datatype
+from naiad.scaffold.hints import Form, of_docstring, of_hint
+from naiad.scaffold.model import function_model
+from support.server import ServerProcess
+
+NAIAD = Path(sys.executable).with_name("naiad")
+
+PRICING = '''
+import numpy as np
+import numpy.typing as npt
+from helpers.scale import scale
+
+
+def quote(
+    amounts: npt.NDArray[np.float64], currency: str, tags: list[str], rate: float = 2.0, *, exact: bool = False
+) -> tuple[npt.NDArray[np.float64], str, int]:
+    """Price it.
+
+    Args:
+        amounts: What to price, shape (n, 2).
+
+    Returns:
+        All of it.
+    """
+    return scale(amounts) * rate, currency.upper() + "".join(tags), len(tags)
+'''
+
+
+def naiad(*arguments, cwd):
+    done = subprocess.run([NAIAD, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def function(folder: Path, source: str, name: str = "f"):
+    (folder / "module.py").write_text(source)
+    return function_model("m", "models", f"module:{name}", [str(folder)])
+
+
+def tensors(scaffold):
+    config = parse_text(scaffold.files["models/m/config.pbtxt"], "config.pbtxt")
+    found = {one.name: (Datatype(one.data_type).name, list(one.dims), one.optional) for one in config.input}
+    return found, {one.name: (Datatype(one.data_type).name, list(one.dims)) for one in config.output}
+
+
+@pytest.mark.slow
+def test_what_is_written_is_served_as_it_is_and_passes_its_own_tests(tmp_path):
+    (tmp_path / "pricing.py").write_text(PRICING)
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").touch()
+    (tmp_path / "helpers" / "scale.py").write_text("def scale(x):\n    return x * 10\n")
+    for arguments in (["model", "quote", "--from", "pricing:quote"], ["model", "plain"], ["backend", "greet"]):
+        code, out, err = naiad("init", *arguments, cwd=tmp_path)
+        assert (code, err) == (0, "")
+        assert len(out.split("next:\n")[1].splitlines()) == 2
+    # Nothing of the project but the repository and the backends is needed from here on.
+    (tmp_path / "pricing.py").unlink()
+
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+
+    options = [f"--backend-directory={tmp_path / 'backends'}"]
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path / "work", timeout=60) as server:
+        with httpclient.InferenceServerClient(server.http_url) as client:
+            answered = client.infer("quote", inputs(client, "quote", amounts=np.ones((2, 2)), currency="eur", tags="a"))
+            assert answered.as_numpy("result_0").tolist() == [[20, 20], [20, 20]]
+            assert answered.as_numpy("result_1").tolist() == [b"EURa"]
+            assert answered.as_numpy("result_2").tolist() == [1]
+        for name in ("quote", "plain", "greet_example"):
+            asked = subprocess.run(
+                [sys.executable, f"clients/{name}.py", "--url", server.http_url],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("ANSWER [b'hello text'")
+
+
+def inputs(client, model, **values):
+    metadata = {one["name"]: one for one in client.get_model_metadata(model)["inputs"]}
+    made = []
+    for name, value in values.items():
+        array = np.array([value], dtype=object) if isinstance(value, str) else value
+        made.append(
+            httpclient.InferInput(name, list(array.shape), metadata[name]["datatype"]).set_data_from_numpy(array)
+        )
+    return made
+
+
+def test_a_recipe_is_one(tmp_path):
+    from naiad.environments.recipe import read_recipe
+
+    code, out, err = naiad("init", "recipe", "tables", "--python", ">=3.11", cwd=tmp_path)
+
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-2:] == [
+        "    naiad env build envs/tables --output build/tables",
+        "    naiad env pack build/tables --output tables.tar.zst",
+    ]
+    recipe = read_recipe(tmp_path / "envs" / "tables")
+    assert (recipe.name, str(recipe.python)) == ("tables", ">=3.11")
+
+
+@pytest.mark.parametrize("kind", ["model", "backend", "recipe"])
+def test_nothing_is_ever_replaced_and_nothing_is_written_by_half(tmp_path, kind):
+    assert naiad("init", kind, "mine", cwd=tmp_path)[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    lost = min(before)
+    lost.unlink()
+
+    code, out, err = naiad("init", kind, "mine", cwd=tmp_path)
+
+    assert (code, out) == (1, "")
+    assert "nothing was written, as these are there already: " in err
+    assert not lost.exists()
+    assert all(path.read_bytes() == content for path, content in before.items() if path != lost)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "-x", "m\n"])
+def test_names_that_folders_of_a_repository_cannot_have_are_refused(tmp_path, name):
+    code, _, err = naiad("init", "model", "--", name, cwd=tmp_path)
+
+    assert code == 1
+    assert f"'{name}' is no name of a model" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        ("int", (Datatype.INT64, (1,), Form.SCALAR)),
+        ("float", (Datatype.FP64, (1,), Form.SCALAR)),
+        ("bool", (Datatype.BOOL, (1,), Form.SCALAR)),
+        ("str", (Datatype.BYTES, (1,), Form.TEXT)),
+        ("bytes", (Datatype.BYTES, (1,), Form.SCALAR)),
+        ("Optional[str]", (Datatype.BYTES, (1,), Form.TEXT)),
+        ("int | None", (Datatype.INT64, (1,), Form.SCALAR)),
+        ("'list[float]'", (Datatype.FP64, (-1,), Form.LIST)),
+        ("typing.List[str]", (Datatype.BYTES, (-1,), Form.TEXTS)),
+        ("Sequence[Sequence[int]]", (Datatype.INT64, (-1, -1), Form.LIST)),
+        ("tuple[int, ...]", (Datatype.INT64, (-1,), Form.LIST)),
+        ("np.ndarray", (Datatype.FP32, (-1,), Form.ARRAY)),
+        ("NDArray[np.int16]", (Datatype.INT16, (-1,), Form.ARRAY)),
+        ("np.ndarray[Any, np.dtype[np.uint8]]", (Datatype.UINT8, (-1,), Form.ARRAY)),
+        ("npt.NDArray[np.bool_]", (Datatype.BOOL, (-1,), Form.ARRAY)),
+        ("np.float32", (Datatype.FP32, (1,), Form.SCALAR)),
+        ("Annotated[float, 'm']", (Datatype.FP64, (1,), Form.SCALAR)),
+        ("dict[str, int]", None),
+        ("tuple[int, str]", None),
+        ("Frame", None),
+        ("int | str", None),
+        ("None", None),
+    ],
+)
+def test_hints_say_what_a_tensor_is(hint, expected):
+    found = of_hint(ast.parse(hint, mode="eval").body)
+
+    assert (found and (found.datatype, found.dims, found.form)) == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("float", (Datatype.FP64, (1,), Form.SCALAR)),
+        ("float, optional", (Datatype.FP64, (1,), Form.SCALAR)),
+        ("list of str", (Datatype.BYTES, (-1,), Form.TEXTS)),
+        ("np.ndarray of float64, shape (n, 3)", (Datatype.FP64, (-1, 3), Form.ARRAY)),
+        ("array_like, shape=(4,), dtype=int32", (Datatype.INT32, (4,), Form.ARRAY)),
+        ("the thing to look at", None),
+    ],
+)
+def test_docstrings_say_what_a_tensor_is(entry, expected):
+    found = of_docstring(entry)
+
+    assert (found and (found.datatype, found.dims, found.form)) == expected
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Args:\n        x (np.ndarray of float64): points, shape (n, 3)\n        y (int): how many",
+        "Parameters\n    ----------\n    x : ndarray of float64, shape (n, 3)\n        points\n    y : int\n        how many",
+        ":param x: points\n    :type x: array of float64, shape (n, 3)\n    :param int y: how many",
+    ],
+    ids=["google", "numpydoc", "sphinx"],
+)
+def test_a_docstring_takes_the_place_of_hints(tmp_path, docstring):
+    source = f'def f(x, y):\n    """Do it.\n\n    {docstring}\n    """\n    return x * y\n'
+
+    scaffold = function(tmp_path, source)
+
+    assert tensors(scaffold)[0] == {"x": ("FP64", [-1, 3], False), "y": ("INT64", [1], False)}
+    assert any("does not say what it returns" in note for note in scaffold.notes)
+
+
+def test_without_any_word_a_parameter_is_an_array_and_a_note_says_so(tmp_path):
+    scaffold = function(tmp_path, "def f(x, n=3, *, deep=False) -> float:\n    return 1.0\n")
+
+    assert tensors(scaffold) == (
+        {"x": ("FP32", [-1], False), "n": ("INT64", [1], True), "deep": ("BOOL", [1], True)},
+        {"result": ("FP64", [1])},
+    )
+    assert "'x' has no type hint: taken for an array of float32, see config.pbtxt" in scaffold.notes
+
+
+@pytest.mark.parametrize(
+    ("record", "result"),
+    [
+        ("class Out(TypedDict):", "{'low': 1, 'names': ['a']}"),
+        ("class Out(NamedTuple):", "Out(1, ['a'])"),
+        ("@dataclass\nclass Out:", "Out(1, ['a'])"),
+    ],
+)
+def test_fields_of_a_record_are_outputs_of_their_names(tmp_path, record, result):
+    source = (
+        "from dataclasses import dataclass\nfrom typing import NamedTuple, TypedDict\n\n\n"
+        f"{record}\n    low: int\n    names: list[str]\n\n\ndef f(x: int, /, y: int = 2) -> Out:\n    return {result}\n"
+    )
+
+    scaffold = function(tmp_path, source)
+
+    assert tensors(scaffold)[1] == {"low": ("INT64", [1]), "names": ("BYTES", [-1])}
+    for name, content in scaffold.files.items():
+        path = tmp_path / "out" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    # The scaffolded test, as its user would run it.
+    runpy.run_path(str(tmp_path / "out" / "tests" / "test_m.py"))["test_m_answers"]()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def g(x: int): ...", "defines no function 'f'; its functions: g"),
+        ("async def f(x: int): ...", "'f' is async; name a plain function that calls it"),
+        ("def f(x: int):\n    yield x", "'f' is a generator, and a request has one answer"),
+        ("class f: ...", "'f' is a class; name a function that uses it"),
+        ("from other import f", "'f' is imported there; name it as other:f"),
+        ("def f(): ...", "'f' takes nothing, and a request has at least one input"),
+        ("def f(*x: int): ...", "'f' takes *x, and inputs have names; take a list instead"),
+        ("def f(x: Frame): ...", "'f': 'x: Frame' can be no tensor; inputs are int, float"),
+        ("def f(x: int) -> dict: ...", "'f' returns 'dict', which can be no tensor; outputs are int"),
+        ("def f(x: int", "cannot read module 'module' from"),
+    ],
+)
+def test_a_function_that_no_request_can_call_is_refused_with_its_place(tmp_path, source, message):
+    with pytest.raises(ScaffoldError) as refused:
+        function(tmp_path, source)
+
+    assert message in refused.value.message
+    assert str(tmp_path / "module.py") in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("pricing", "--from 'pricing' names no function; write it as package.module:function"),
+        ("nowhere.at:all", "there is no module 'nowhere' (looked for 'nowhere' in "),
+        ("itertools:chain", "there is no module 'itertools'"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused(tmp_path, named, message):
+    with pytest.raises(ScaffoldError) as refused:
+        function_model("m", "models", named, [str(tmp_path)])
+
+    assert message in refused.value.message
+
+
+def test_an_installed_function_is_imported_and_not_copied():
+    scaffold = function_model("m", "models", "posixpath:basename", sys.path)
+
+    assert [name for name in scaffold.files if name.startswith("models/m/1/")] == ["models/m/1/model.py"]
+    assert any("is installed: the model's environment needs it, too" in note for note in scaffold.notes)
+
+
+def test_the_code_of_a_function_is_found_without_running_it(tmp_path):
+    source = "raise SystemExit('imported')\ndef f(x: int) -> int:\n    return x\n"
+
+    assert tensors(function(tmp_path, source))[0] == {"x": ("INT64", [1], False)}
