@@ -1,11 +1,11 @@
-# Two verbs for users: `make demo` and `make test`. Both make .venv themselves; only python3 (3.10+) is needed.
+# For users: `make demo`, `make demo-llm` and `make test`. All make .venv themselves; only python3 (3.10+) is needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait for servers: files run side by side. `make test PARALLEL=` runs them one after the other.
 PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
-.PHONY: demo test quick check bench proto clean
+.PHONY: demo demo-llm test quick check bench proto clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
@@ -16,6 +16,9 @@ $(VENV)/.ready: pyproject.toml
 
 demo: $(VENV)/.ready  ## The main job on real input, in under five minutes
 	$(BIN)/python examples/demo/demo.py
+
+demo-llm: $(VENV)/.ready  ## Language models, asked by OpenAI's client, in under three minutes
+	$(BIN)/python examples/demo/demo_llm.py
 
 test: $(VENV)/.ready  ## Every test; TESTS='-m "not slow"' leaves some out
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Iterator
 
 import tritonclient.grpc
 import tritonclient.http
@@ -23,16 +22,14 @@ from environment import packed_environment
 from filelock import FileLock
 from naiad.errors import NaiadError
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from server import Server, ServerError
+from telling import console, note, step
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORK = ROOT / ".demo"
 ARCHIVE = "text_pipeline.tar.gz"
-
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> int:
@@ -123,20 +120,6 @@ def table(answers: list[Answer]) -> Table:
                 cells = ("", asked, came_back, "", "")
             shown.add_row(*cells)
     return shown
-
-
-@contextlib.contextmanager
-def step(title: str) -> Iterator[None]:
-    """Print what begins, and how long it took."""
-    console.print(f"[bold]{title}[/]")
-    started = time.perf_counter()
-    yield
-    console.print(f"  [green]done[/] in {time.perf_counter() - started:.1f} s")
-
-
-def note(line: str) -> None:
-    """One line of a step."""
-    console.print(f"  {line}", style="dim", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The packed environment of the demo: built once, and again when its recipe changes."""
+"""The packed environment of a demo: built once, and again when its recipe changes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from naiad.environments.build import build
 from naiad.environments.pack import pack
 
 
-def packed_environment(recipe: Path, work: Path, progress: Callable[[str], None]) -> dict[str, str]:
-    """Build and pack the recipe, or find what an earlier run left.
+def packed_environment(
+    recipe: Path, work: Path, progress: Callable[[str], None], ending: str = ".tar.gz"
+) -> dict[str, str]:
+    """Build and pack the recipe into *work*, or find what an earlier run left.
 
     Returns:
         Of the environment: `archive`, `python` (its version), and `recipe` (a digest of what it was built from).
     """
-    note = work / "text_pipeline.json"
+    note = work / f"{recipe.name}.json"
     digest = _digest(recipe)
     known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     if known.get("recipe") == digest and Path(known["archive"]).is_file():
         return known
     note.unlink(missing_ok=True)
-    prefix = work / "text_pipeline"
+    prefix = work / recipe.name
     # Unpacked copies of what is built anew are of no more use.
     for old in (prefix, work / "store"):
         shutil.rmtree(old, ignore_errors=True)
     built = build(recipe, prefix, progress=progress)
     progress("packing")
-    packed = pack(prefix, work / "text_pipeline.tar.gz", force=True)
+    packed = pack(prefix, work / f"{recipe.name}{ending}", force=True)
     known = {"archive": str(packed.archive), "python": built.version, "recipe": digest}
     # Last: a run that was stopped midway is to begin anew.
     note.write_text(json.dumps(known), encoding="utf-8")

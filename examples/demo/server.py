@@ -29,12 +29,13 @@ class Server:
     """
 
     def __init__(self, options: list[str], log: Path, timeout: float = 120) -> None:
-        self._http, self._grpc, metrics = _free_ports(3)
+        self._http, self._grpc, metrics, self._openai = _free_ports(4)
         self.log = log
         self._timeout = timeout
         self._command = [str(Path(sys.executable).with_name("tritonserver")), *options]
         for name, port in (("http", self._http), ("grpc", self._grpc), ("metrics", metrics)):
             self._command += [f"--{name}-address={HOST}", f"--{name}-port={port}"]
+        self._command.append(f"--openai-port={self._openai}")
 
     @property
     def http_url(self) -> str:
@@ -45,6 +46,11 @@ class Server:
     def grpc_url(self) -> str:
         """Where gRPC is answered."""
         return f"{HOST}:{self._grpc}"
+
+    @property
+    def openai_url(self) -> str:
+        """Where OpenAI's API is answered."""
+        return f"http://{HOST}:{self._openai}/v1"
 
     def __enter__(self) -> Server:
         with self.log.open("wb") as log:
