@@ -246,7 +246,7 @@ def _answer_add_sub(engine: FakeEngine, request: InferRequest, sink: Sink) -> No
     second = np.frombuffer(by_name["INPUT1"].data, "<f4")
     shape = by_name["INPUT0"].shape
     outputs = [
-        OutputTensor("OUTPUT0", Datatype.FP32, shape, memoryview((first + second).data)),
+        OutputTensor("OUTPUT0", Datatype.FP32, shape, memoryview((first + second).tobytes())),
         OutputTensor("OUTPUT1", Datatype.FP32, shape, (first - second).tobytes()),
     ]
     _respond(request, sink, outputs)

@@ -206,4 +206,4 @@ class Batching(Clocked):
 
 
 TestBatching = Batching.TestCase
-TestBatching.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBatching.settings = settings(max_examples=150, stateful_step_count=40)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from naiad.errors import NaiadError
 from naiad.scheduling.ensemble import CancelStep, End, EnsembleRun, Fail, Respond, StartStep, Taken
@@ -99,7 +99,6 @@ def origins(tensor):
     return set().union(*(origins(each) for each in tensor if isinstance(each, tuple)), set())
 
 
-@settings(deadline=None)  # it is about order, and machines may be busy
 @given(graphs(), st.data())
 def test_every_step_runs_once_for_each_response_and_all_that_is_due_goes_out(graph, data):
     world = World(graph, data)
@@ -113,7 +112,6 @@ def test_every_step_runs_once_for_each_response_and_all_that_is_due_goes_out(gra
         assert [tensor[0] for tensor in outputs] == list(graph.outputs)
 
 
-@settings(deadline=None)  # it is about order, and machines may be busy
 @given(graphs(), st.data())
 def test_what_is_joined_comes_from_one_response(graph, data):
     world = World(graph, data)
@@ -124,7 +122,6 @@ def test_what_is_joined_comes_from_one_response(graph, data):
         assert len(set().union(*map(origins, outputs))) <= 1
 
 
-@settings(deadline=None)  # it is about order, and machines may be busy
 @given(graphs(), st.data())
 def test_no_stream_is_told_more_responses_as_taken_than_it_sent(graph, data):
     world = World(graph, data)
@@ -133,7 +130,6 @@ def test_no_stream_is_told_more_responses_as_taken_than_it_sent(graph, data):
         assert count <= world.sent[number]
 
 
-@settings(deadline=None)  # it is about order, and machines may be busy
 @given(graphs(), st.data())
 def test_there_is_one_end_whatever_fails(graph, data):
     world = World(graph, data, failures=True)

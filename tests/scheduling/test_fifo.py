@@ -106,7 +106,7 @@ class Scheduling(RuleBasedStateMachine):
 
 
 TestScheduling = Scheduling.TestCase
-TestScheduling.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 def test_requests_start_in_the_order_they_came():

@@ -210,4 +210,4 @@ class Limiting(RuleBasedStateMachine):
 
 
 TestLimiting = Limiting.TestCase
-TestLimiting.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLimiting.settings = settings(max_examples=100, stateful_step_count=40)

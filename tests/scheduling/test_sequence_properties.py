@@ -220,4 +220,4 @@ class Sequences(Clocked):
 
 
 TestSequences = Sequences.TestCase
-TestSequences.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSequences.settings = settings(max_examples=150, stateful_step_count=40)

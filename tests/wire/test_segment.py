@@ -97,7 +97,7 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestBlocks.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 def test_blocks_waste_at_most_a_quarter():

@@ -164,7 +164,7 @@ ENTRIES = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.lists(ENTRIES, max_size=3), st.one_of(st.none(), st.integers(0, 65535)), st.data())
 def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(entries, count, data):
     """Nothing else may come out, or a stranger's code would stop the server."""

@@ -1,0 +1,139 @@
+"""What is tried on which part, and how often: shared by the test with few inputs and the program with many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fuzz import config_target, grpc_target, http_target, samples
+from fuzz.mutations import messages, misstated, spoiled
+from google.protobuf import json_format, text_format
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from naiad.config.model_config_pb2 import ModelConfig
+
+_BATCH = 2000
+"""Inputs of one run of Hypothesis: it keeps what it has tried, and slows down with it."""
+
+
+class Campaign(NamedTuple):
+    """One way to try one part.
+
+    Attributes:
+        name: What is tried with what.
+        share: Its part of all inputs.
+        inputs: Makes arguments of `attempt`.
+        attempt: Tries one input; raises where something is wrong.
+        target: What is tried; its `answers` are counted.
+    """
+
+    name: str
+    share: float
+    inputs: st.SearchStrategy[tuple[Any, ...]]
+    attempt: Callable[..., None]
+    target: Any
+
+    def run(self, count: int, number: int) -> int:
+        """Try about *count* inputs, the same ones for the same *number*; return how many were."""
+        tried = 0
+
+        @seed(number)
+        @settings(
+            max_examples=min(count, _BATCH),
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+            print_blob=False,
+        )
+        @given(self.inputs)
+        def batch(arguments: tuple[Any, ...]) -> None:
+            nonlocal tried
+            tried += 1
+            self.attempt(*arguments)
+
+        while tried < count:
+            before = tried
+            batch()
+            number += 1
+            if tried - before < min(count, _BATCH) // 10:  # the strategy has little left to offer
+                break
+        return tried
+
+
+@contextmanager
+def prepared(folder: Path) -> Iterator[list[Campaign]]:
+    """All campaigns, with what they need."""
+    with ExitStack() as stack:
+        region = SharedMemory(samples.KEY, create=True, size=4096)
+        stack.callback(region.unlink)
+        stack.callback(region.close)
+        http, grpc = http_target.HttpTarget(), grpc_target.GrpcTarget()
+        stack.callback(http.close)
+        stack.callback(grpc.close)
+        config = config_target.ConfigTarget(folder)
+        yield [*_of_http(http), *_of_grpc(grpc), *_of_configurations(config)]
+
+
+def _of_http(target: Any) -> list[Campaign]:
+    cuts = st.lists(st.integers(0, 1 << 16), max_size=3)
+    requests = st.lists(spoiled(st.sampled_from(samples.REQUESTS)), min_size=1, max_size=3).map(b"".join)
+    bodies = st.sampled_from(samples.DOCUMENTS).flatmap(
+        lambda sample: st.tuples(st.just(sample[0]), misstated(st.just(sample[1])))
+    )
+    broken = st.sampled_from([(line, json.dumps(body).encode()) for line, body in samples.DOCUMENTS]).flatmap(
+        lambda sample: st.tuples(st.just(sample[0]), spoiled(st.just(sample[1])))
+    )
+    return [
+        Campaign("HTTP: requests with changed bytes, some behind each other, in pieces", 0.25, st.tuples(requests, cuts), target.try_bytes, target),
+        Campaign("HTTP: bodies with changed values", 0.2, bodies, target.try_body, target),
+        Campaign("HTTP: bodies with changed bytes", 0.1, broken, target.try_body, target),
+    ]  # fmt: skip
+
+
+def _of_grpc(target: Any) -> list[Campaign]:
+    found = grpc_target.samples()
+    changed = st.sampled_from(found).flatmap(lambda sample: st.tuples(st.just(sample[0]), spoiled(st.just(sample[1]))))
+    unary = [name for name in grpc_target.METHODS if name != "ModelStreamInfer"]
+    made = st.sampled_from(unary).flatmap(lambda name: st.tuples(st.just(name), _made(name)))
+    merged = st.sampled_from(found).flatmap(
+        lambda sample: st.tuples(st.just(sample[0]), _made(sample[0]).map(lambda more: sample[1] + more))
+    )
+    infers = [data for name, data in found if name == "ModelInfer"]
+    streamed = st.one_of(spoiled(st.sampled_from(infers)), _made("ModelInfer"))
+    streams = st.tuples(st.lists(streamed, max_size=4))
+    return [
+        Campaign("gRPC: messages with changed bytes", 0.1, changed, target.try_call, target),
+        Campaign("gRPC: messages made up", 0.05, made, target.try_call, target),
+        # Messages one behind the other are one message with the fields of both.
+        Campaign("gRPC: good messages with more behind them", 0.1, merged, target.try_call, target),
+        Campaign("gRPC: streams of either", 0.05, streams, target.try_stream, target),
+    ]
+
+
+def _made(method: str) -> st.SearchStrategy[bytes]:
+    return messages(grpc_target.METHODS[method].input_type).map(lambda message: message.SerializeToString())
+
+
+def _of_configurations(target: Any) -> list[Campaign]:
+    strict = st.booleans()
+    texts = spoiled(st.sampled_from(config_target.samples()))
+    message = messages(ModelConfig.DESCRIPTOR)
+
+    def attempt(text: bytes, as_json: bytes, *, is_strict: bool) -> None:
+        target.try_text(text, strict=is_strict)
+        target.try_json(as_json, strict=is_strict)
+
+    forms = message.map(lambda made: (_text(made), json_format.MessageToJson(made).encode()))
+    return [
+        Campaign("configurations with changed bytes", 0.1, st.tuples(texts, strict), lambda text, flag: target.try_text(text, strict=flag), target),
+        Campaign("configurations made up, as text and JSON", 0.05, st.tuples(forms, strict), lambda pair, flag: attempt(*pair, is_strict=flag), target),
+    ]  # fmt: skip
+
+
+def _text(message: Any) -> bytes:
+    return text_format.MessageToString(message).encode()

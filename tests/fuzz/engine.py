@@ -1,0 +1,92 @@
+"""The fake engine with the real one's check of requests before it, a model for language, and an eye on the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from fakes.engine import FakeEngine, FakeModel
+from naiad.config.model import freeze
+from naiad.config.text import parse_mapping
+from naiad.engine.check import RequestCheck
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.metadata import TensorMetadata
+
+_BATCHING = {"add_sub"}
+
+
+class CheckedEngine(FakeEngine):
+    """`FakeEngine`, whose models get what fits their configurations alone, as behind the real engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models["chat"] = FakeModel("chat", _talk, _texts("text_input", "messages"), _texts("text_output"))
+        self.models["words"] = FakeModel("words", _echo, _texts("INPUT0"), _texts("OUTPUT0"))
+        self._checks = {name: RequestCheck(freeze(_config(model))) for name, model in self.models.items()}
+        for model in self.models.values():
+            model.config = model.config or {"name": model.name, "max_batch_size": 0, "output": []}
+
+    def submit(self, request: InferRequest, sink: Sink) -> int:
+        self._find(request.model_name, request.model_version)
+        self._checks[request.model_name].check(request)
+        if request.model_name == "repeat":
+            number = int(np.frombuffer(request.inputs[0].data, "<i4")[0])
+            request.inputs[0].data = np.array([max(-3, min(number, 3))], "<i4").tobytes()  # not two thousand million
+        ticket = super().submit(request, sink)
+        self.forget()
+        return ticket
+
+    def forget(self) -> None:
+        """Keep no more of what was asked than the last few."""
+        for kept in (self.requests, self.cancelled, self.loads, self.unloads):
+            del kept[:-8]
+        if len(self.taken_counts) > 1000:
+            self.taken_counts.clear()
+
+
+class Complaints(logging.Handler):
+    """What the log says of errors nobody foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(logging.Formatter("%(message)s").format(record))
+
+
+def _texts(*names: str) -> tuple[TensorMetadata, ...]:
+    return tuple(TensorMetadata(name=name, datatype="BYTES", shape=(-1,)) for name in names)
+
+
+def _config(model: FakeModel) -> Any:
+    leading = 1 if model.name in _BATCHING else 0
+    tensors = {
+        side: [
+            {
+                "name": tensor.name,
+                "data_type": f"TYPE_{'STRING' if tensor.datatype == 'BYTES' else tensor.datatype}",
+                "dims": list(tensor.shape[leading:]),
+                **({"optional": True} if side == "input" and model.name == "chat" else {}),
+            }
+            for tensor in declared
+        ]
+        for side, declared in (("input", model.inputs), ("output", model.outputs))
+    }
+    fields = {"name": model.name, "backend": "python", "max_batch_size": 8 * leading, **tensors}
+    return parse_mapping(fields, model.name)
+
+
+def _talk(engine: FakeEngine, request: InferRequest, sink: Sink) -> None:
+    data = b"\x05\0\0\0hello"
+    outputs = [OutputTensor("text_output", Datatype.BYTES, (1,), data)]
+    sink.send(InferResponse(request.model_name, 1, request.request_id, outputs), False)
+    sink.send(None, True)
+
+
+def _echo(engine: FakeEngine, request: InferRequest, sink: Sink) -> None:
+    tensor = request.inputs[0]
+    outputs = [OutputTensor("OUTPUT0", tensor.datatype, tensor.shape, tensor.data)]
+    sink.send(InferResponse(request.model_name, 1, request.request_id, outputs, request.parameters), True)

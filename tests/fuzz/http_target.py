@@ -1,0 +1,184 @@
+"""The HTTP frontend and OpenAI's API on connections without sockets: bytes in, bytes out, and what must hold of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+
+import orjson
+from fuzz.engine import CheckedEngine, Complaints
+from fuzz.samples import request
+from naiad.frontends.access import Access
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.http.connection import BUFFER, Connection, Limits
+from naiad.frontends.http.endpoints import Endpoints
+from naiad.frontends.http.heads import HeadCache
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange
+from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
+from naiad.frontends.regions import ClientRegions
+
+_TURNS = 200
+_LIMITS = Limits(header_bytes=8 << 10, body_bytes=1 << 20)
+
+
+class HttpTarget:
+    """Takes what a client sends, and judges what it is answered.
+
+    Attributes:
+        answers: How many answers had which status.
+    """
+
+    def __init__(self) -> None:
+        self.answers: Counter[int] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
+        self._complaints = Complaints()
+        self._inbox = memoryview(bytearray(BUFFER))
+        logging.getLogger("naiad").addHandler(self._complaints)
+        extensions = Extensions(regions=ClientRegions(is_allowed=True))
+        self._engine = CheckedEngine()
+        openai = OpenAiApi(self._engine, extensions.tracer, OpenAiSettings())
+        self._endpoints = Endpoints(
+            self._engine, extensions, Access(), max_json=1 << 20, max_body=_LIMITS.body_bytes, further=openai.handle_further
+        )  # fmt: skip
+        self._heads = HeadCache()
+        self._methods: list[str] = []
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        logging.getLogger("naiad").removeHandler(self._complaints)
+        self._loop.close()
+
+    def try_bytes(self, data: bytes, cuts: list[int]) -> None:
+        """Send bytes, in pieces; raises AssertionError where the server does what it must not."""
+        self._loop.run_until_complete(asyncio.wait_for(self._exchange(data, cuts), 20))
+
+    def try_body(self, line: str, body: bytes) -> None:
+        """Send a request that is whole; it must be answered."""
+        before = self.answers.total()
+        self.try_bytes(request(line, body), [])
+        assert self.answers.total() == before + 1, "no answer"
+
+    async def _exchange(self, data: bytes, cuts: list[int]) -> None:
+        self._complaints.texts.clear()
+        self._methods = []
+        connections: set[Connection] = set()
+        transport = _Transport()
+        connection = Connection(self._handle, self._engine.cancel, connections, _LIMITS, self._heads, self._inbox)
+        connection.connection_made(transport)
+        bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+        for start, end in itertools.pairwise(bounds):
+            await self._feed(connection, transport, data[start:end])
+        await self._settle(connection)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert not self._complaints.texts, self._complaints.texts[0]
+        assert not connections, "a closed connection is still listed"
+        self._judge(bytes(transport.written))
+
+    async def _feed(self, connection: Connection, transport: _Transport, data: bytes) -> None:
+        while data and not transport.is_closed:
+            if transport.is_paused:
+                await self._settle(connection)
+                assert not transport.is_paused, "reading was never taken up again"
+            room = connection.get_buffer(-1)
+            size = min(len(room), len(data))
+            assert size, "there is no room for what arrives"
+            room[:size] = data[:size]
+            connection.buffer_updated(size)
+            data = data[size:]
+            await asyncio.sleep(0)
+
+    async def _settle(self, connection: Connection) -> None:
+        for _ in range(_TURNS):
+            self._engine.release()
+            if connection._current is None and not connection._ahead:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"no answer to {connection._current!r}")
+
+    def _handle(self, exchange: Exchange) -> None:
+        self._methods.append(exchange.request.method)
+        self._endpoints.handle(exchange)
+
+    def _judge(self, written: bytes) -> None:
+        methods = iter(self._methods)
+        while written:
+            head, found, rest = written.partition(b"\r\n\r\n")
+            assert found, written[:200]
+            assert head.startswith(b"HTTP/1.1 "), head[:200]
+            status = int(head.split(b" ", 2)[1])
+            if status == 100:
+                written = rest
+                continue
+            method = next(methods, "")  # what cannot be parsed is refused without being handled
+            body, written = _body(head, rest, has_body=method != "HEAD")
+            self.answers[status] += 1
+            if status >= 400 and body:
+                _check_error(body)
+
+
+def _body(head: bytes, rest: bytes, *, has_body: bool) -> tuple[bytes, bytes]:
+    headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert len(headers) == head.count(b"\r\n"), head
+    if not has_body:
+        return b"", rest
+    if b"content-length" in headers:
+        size = int(headers[b"content-length"])
+        assert len(rest) >= size, "the body is shorter than its head says"
+        return rest[:size], rest[size:]
+    if b"transfer-encoding" not in headers:
+        assert headers[b"connection"] == b"close"
+        return rest, b""
+    body = b""
+    while True:
+        line, _, rest = rest.partition(b"\r\n")
+        size = int(line, 16)
+        chunk, end, rest = rest[:size], rest[size : size + 2], rest[size + 2 :]
+        assert end == b"\r\n", "a chunk does not end where it says"
+        body += chunk
+        if not size:
+            return body, rest
+
+
+def _check_error(body: bytes) -> None:
+    """Errors are JSON that says what is wrong; never what nobody foresaw."""
+    document = orjson.loads(body.removeprefix(b"data: "))
+    problem = document["error"]
+    text = problem["message"] if isinstance(problem, dict) else problem
+    assert text, "an error without words"
+    assert INTERNAL_ERROR not in text, "an unforeseen error"
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_closed = False
+        self.is_paused = False
+
+    def write(self, data: object) -> None:
+        if not self.is_closed:
+            self.written += memoryview(data).cast("B")
+
+    def writelines(self, parts: object) -> None:
+        for part in parts:
+            self.write(part)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False

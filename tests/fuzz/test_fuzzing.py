@@ -1,0 +1,37 @@
+"""A few spoiled inputs of every kind on every run; `docs/reference/robustness.md` tells of the many."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz.campaign import prepared
+
+INPUTS = 1200
+NAMES = (
+    "HTTP: requests with changed bytes, some behind each other, in pieces",
+    "HTTP: bodies with changed values",
+    "HTTP: bodies with changed bytes",
+    "gRPC: messages with changed bytes",
+    "gRPC: messages made up",
+    "gRPC: good messages with more behind them",
+    "gRPC: streams of either",
+    "configurations with changed bytes",
+    "configurations made up, as text and JSON",
+)
+
+
+@pytest.fixture(scope="module")
+def campaigns(tmp_path_factory):
+    with prepared(tmp_path_factory.mktemp("fuzz")) as found:
+        yield {campaign.name: campaign for campaign in found}
+
+
+def test_every_campaign_is_run_here(campaigns):
+    assert tuple(campaigns) == NAMES
+    assert sum(campaign.share for campaign in campaigns.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_input_crashes_hangs_or_ends_in_an_unforeseen_error(campaigns, name):
+    campaign = campaigns[name]
+    assert campaign.run(int(INPUTS * campaign.share), 1) > 0
+    assert len(campaign.target.answers) > 1, "what is tried is neither all good nor all bad"
