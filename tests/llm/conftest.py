@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.server import ServerProcess
+from openai import OpenAI
+from support.server import ServerProcess, free_ports
 
 from . import environment
 
@@ -66,5 +67,15 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
             (version / "multi_lora.json").write_text(json.dumps(LORAS[name]))
             (version / "adapters" / "shouting").mkdir(parents=True)
             shutil.copy(engines / "adapter.gguf", version)
-    with ServerProcess(folder / "models", work=folder) as running:
+    port = free_ports(1)[0]
+    with ServerProcess(folder / "models", f"--openai-port={port}", work=folder) as running:
+        running.openai_port = port  # type: ignore[attr-defined]
         yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[OpenAI]:
+    """OpenAI's own client, asking that server."""
+    base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
+    with OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+        yield made

@@ -136,7 +136,9 @@ class Answer(Sink):
         if wishes.num_output_tokens:
             outputs["num_output_tokens"] = [c.tokens for c in choices]
         if wishes.message:
-            outputs["message"] = [tensors.compact(c.message) for c in choices]
+            # Parts are told apart by the numbers of their calls; a whole message has them in order.
+            messages = [c.message if wishes.stream else chat.finished(c.message) for c in choices]
+            outputs["message"] = [tensors.compact(message) for message in messages]
         return outputs
 
     def _count(self) -> None:

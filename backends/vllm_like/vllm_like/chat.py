@@ -166,7 +166,7 @@ class ToolCallWriter:
 
 
 def merge(whole: Dict[str, Any], part: Dict[str, Any]) -> None:
-    """Let *whole*, a message, grow by *part*."""
+    """Let *whole*, a message or what one has grown by, grow by *part*; calls keep their `index`."""
     for key, value in part.items():
         if key == "tool_calls":
             calls = whole.setdefault("tool_calls", [])
@@ -180,10 +180,20 @@ def merge(whole: Dict[str, Any], part: Dict[str, Any]) -> None:
 
 def _merge_call(calls: List[Dict[str, Any]], part: Dict[str, Any]) -> None:
     place = part.get("index", 0)
-    while len(calls) <= place:
-        calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-    call = calls[place]
-    call["id"] = part.get("id") or call["id"]
-    function = part.get("function", {})
-    call["function"]["name"] += function.get("name") or ""
-    call["function"]["arguments"] += function.get("arguments") or ""
+    found = [call for call in calls if call["index"] == place]
+    if not found:
+        calls.append({"index": place, **part, "function": dict(part.get("function") or {})})
+        return
+    call, function = found[0], part.get("function") or {}
+    call.update({key: part[key] for key in ("id", "type") if part.get(key)})
+    for key in ("name", "arguments"):
+        if function.get(key):
+            call["function"][key] = (call["function"].get(key) or "") + function[key]
+
+
+def finished(message: Dict[str, Any]) -> Dict[str, Any]:
+    """A message that is whole: its calls have places, and need no numbers any more."""
+    if "tool_calls" not in message:
+        return message
+    calls = sorted(message["tool_calls"], key=lambda call: call["index"])
+    return {**message, "tool_calls": [keys.without(call, ("index",)) for call in calls]}

@@ -117,7 +117,7 @@ class Documents:
         if count is not None:
             choice.taken.grow(piece.text)
         if self._is_chat:
-            made["delta"] = dict(piece.message) if piece.message else ({"content": piece.text} if piece.text else {})
+            made["delta"] = _delta(piece)
             if count is not None and piece.logprobs:
                 made["logprobs"] = {"content": logprobs.for_chat(choice.taken, piece.logprobs, count), "refusal": None}
         else:
@@ -141,6 +141,16 @@ class Documents:
         if self.question.include_usage:
             made["usage"] = None  # OpenAI's, in all chunks but the last
         return made
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    if not piece.message:
+        return {"content": piece.text} if piece.text else {}
+    calls = piece.message.get("tool_calls")
+    if not calls:
+        return piece.message
+    # Clients put calls together by their numbers, which a model may leave to the order.
+    return {**piece.message, "tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}
 
 
 def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:

@@ -58,7 +58,9 @@ def for_completion(taken: Taken, new: Sequence[Alternatives], count: int, offset
         token = taken.of(alternatives)
         made["tokens"].append(_text(token))
         made["token_logprobs"].append(_number(token))
-        likely = {_text(one): _number(one) for one in _most_likely(alternatives, count)}
+        likely: dict[str, float] = {}
+        for one in _most_likely(alternatives, count):
+            likely.setdefault(_text(one), _number(one))  # pieces of characters look alike: the likelier stays
         likely.setdefault(_text(token), _number(token))  # "up to logprobs + 1 elements", says OpenAI
         made["top_logprobs"].append(likely)
         made["text_offset"].append(offset)
