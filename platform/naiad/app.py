@@ -119,6 +119,7 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
         start_timeout=options.python_settings.stub_timeout_seconds,
         debugged=debugged,
         limiter=_limiter(options),
+        prewarm=options.prewarm,
     )
     library, policy = resolution.guest.library_dir, store_policy(options)
     return Loader(settings, EnvironmentManager(options.env_store, guest_library=library, policy=policy))
@@ -285,6 +286,8 @@ def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) 
         lora_separator=given.lora_separator,
         chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
         max_json=options.http_max_input_size,
+        restrictions=options.http_restrictions,
+        origins=given.origins,
     )
     return OpenAiApi(engine, extensions.tracer, settings)
 

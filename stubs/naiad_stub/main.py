@@ -2,14 +2,14 @@
 
 Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else
 arrives in the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its
-parent dies, so no guest outlives its server, however busy its model is.
+parent dies, so no guest outlives its server, however busy its model is. With --fork-server FD it is no guest itself but
+forks some (`naiad_stub.forkserver`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 import threading
@@ -17,13 +17,13 @@ import threading
 from naiad_stub import control, logger, metrics, wire
 from naiad_stub.asking import Asking
 from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.lifeline import die_with, leave_the_end_to_the_host
 from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.model_loading import LoadError, complete_config
 from naiad_stub.readiness import ReadinessThread
 from naiad_stub.segment import Segment
 from naiad_stub.serving import ModelServer
 
-_PR_SET_PDEATHSIG = 1
 _INTERNAL = 1
 _HEARTBEAT_SECONDS = 0.5
 _THREADS_SECONDS = 2.0
@@ -34,8 +34,15 @@ _WARNING_LEVEL = 1
 def main(arguments: list[str]) -> int:
     """Serve one model until told to stop; return the exit status."""
     options = dict(zip(arguments[::2], arguments[1::2]))
-    _die_with(int(options["--host"]))
-    _leave_the_end_to_the_host()
+    if "--fork-server" in options:
+        from naiad_stub import forkserver
+
+        forked = forkserver.serve(options)
+        if forked is None:
+            return 0
+        options = dict(zip(forked[::2], forked[1::2]))
+    die_with(int(options["--host"]))
+    leave_the_end_to_the_host()
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
     os.register_at_fork(after_in_child=channel.forget)
     try:
@@ -105,41 +112,6 @@ def _segment(options: dict[str, str], name: str) -> Segment:
     segment = Segment(descriptor, int(options[f"{name}-size"]))
     os.close(descriptor)
     return segment
-
-
-def _leave_the_end_to_the_host() -> None:
-    """Outlive the signals that service managers send to all processes of a service at once.
-
-    By a handler that does nothing: processes that the model starts would inherit SIG_IGN, and then it could not
-    `terminate` them.
-    """
-    usual = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-    os.register_at_fork(after_in_child=restore)
-
-
-def _die_with(host: int) -> None:
-    """Have the kernel kill this process when the host dies; elsewhere than on Linux a thread watches for it."""
-    if os.uname().sysname == "Linux":
-        import ctypes  # numpy imports it anyway
-
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != host:  # it died before the line above
-            os._exit(1)
-        return
-
-    def watch() -> None:
-        import time
-
-        while os.getppid() == host:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="naiad-parent", daemon=True).start()
 
 
 class _Heartbeat:

@@ -55,6 +55,15 @@ class Kind:
     REPLY = 28  # number, 1 if it went well, error code, text
     ASK_READY = 29  # number: run the model's is_ready
     ASK_STANDSTILL = 30  # number: can only answers to calls let the model go on? Told as "standstill"
+    # fork server to host
+    WARM = 40  # everything is imported
+    COLD = 41  # why it cannot fork guests
+    FORKED = 42  # number, process id
+    NOT_FORKED = 43  # number, why not
+    REAPED = 44  # process id, exit code, signal that killed it (0: none)
+    # host to fork server
+    FORK = 50  # number, sizes of the segments; with their descriptors, the sockets' and the pipes'
+    REAP = 51  # process id of a guest that has ended
 
 
 FIELDS = {
@@ -82,6 +91,13 @@ FIELDS = {
     Kind.REPLY: "uuus",
     Kind.ASK_READY: "u",
     Kind.ASK_STANDSTILL: "u",
+    Kind.WARM: "",
+    Kind.COLD: "s",
+    Kind.FORKED: "uu",
+    Kind.NOT_FORKED: "us",
+    Kind.REAPED: "uuu",
+    Kind.FORK: "uuu",
+    Kind.REAP: "u",
 }
 """Fields of each rare message: u unsigned 64-bit, s string, q list of unsigned 64-bit, m mapping of strings."""
 

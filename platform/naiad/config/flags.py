@@ -183,6 +183,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("env-directory", _TEXT, "", "Directory of env://NAME; repeatable.", repeatable=True, own=True),
         Flag("env-trust", _TEXT, "", "File of public keys; environments need a signature by one.", own=True),
         Flag("env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True),
+        Flag("prewarm", _TEXT, "false", "Models whose imports are done once: true (all), or names by commas.", own=True),
         Flag("stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True),
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),

@@ -23,6 +23,7 @@ from naiad.config.given import GivenFlags
 from naiad.config.metrics_options import metrics_warnings, parse_metrics_options
 from naiad.config.openai_options import parse_openai_options
 from naiad.config.option_checks import check_exclusions, check_options
+from naiad.config.prewarm import parse_prewarm
 from naiad.config.rate_options import parse_resource_limits
 from naiad.config.restrictions import parse_pattern, parse_restrictions
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
@@ -122,6 +123,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         backend_configs=configs,
         python_settings=_python_settings(given, configs),
         **_environments(given, environ),
+        prewarm=parse_prewarm(given.text("prewarm")),
         stub_restart_limit=given.number("stub-restart-limit"),
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from naiad.config.backend_settings import BackendConfigs, PythonSettings
 from naiad.config.metrics_options import MetricsOptions
 from naiad.config.openai_options import OpenAiOptions
+from naiad.config.prewarm import PrewarmOption
 from naiad.config.rate_options import ResourceLimit
 from naiad.config.restrictions import Restrictions
 from naiad.config.tls import TlsFiles
@@ -125,6 +126,7 @@ class ServerOptions:
     env_directories: tuple[Path, ...] = ()
     env_trust: Path | None = None
     env_require_digest: bool = False
+    prewarm: PrewarmOption = field(default_factory=PrewarmOption)
     stub_restart_limit: int = 5
     stub_restart_window_secs: int = 60
     given: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,7 @@ from naiad.config import model_config_pb2 as pb
 from naiad.config.complete import merge_auto_completed
 from naiad.config.environment_source import EnvironmentSource
 from naiad.config.model import InstanceKind, ModelConfig, freeze, instance_names
+from naiad.config.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
 from naiad.config.render import to_json
 from naiad.config.validate import validate
 from naiad.engine.introspect import may_auto_complete
@@ -37,6 +38,7 @@ from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
 from naiad.workers.launch import LaunchSpec, Lease
+from naiad.workers.prewarm import ForkServers, Warmth
 from naiad.workers.worker import Services
 
 logger = logging.getLogger("naiad.engine")
@@ -84,6 +86,7 @@ class LoadSettings:
         debugged: A model whose guests run under a debugger at this process's terminal and without limits of time, and
             that debugger (see `naiad_stub.debugging`); None for none.
         limiter: The rate limiter; None for none.
+        prewarm: Which models' imports are done once, where they do not say themselves.
     """
 
     resolution: ResolutionSettings
@@ -92,6 +95,7 @@ class LoadSettings:
     start_timeout: float = 30.0
     debugged: tuple[str, str] | None = None
     limiter: SharedLimiter | None = None
+    prewarm: PrewarmOption = field(default_factory=PrewarmOption)
 
 
 class Loader:
@@ -104,6 +108,7 @@ class Loader:
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
         self._environments = environments
+        self._fork_servers = ForkServers()
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self._noticed: set[str] = set()
 
@@ -126,12 +131,31 @@ class Loader:
             if notice not in self._noticed:  # one file of a backend's folder concerns each of its models
                 self._noticed.add(notice)
                 logger.info("%s", notice)
+        modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
+        warmth = self._fork_servers.borrow(modules) if modules else None
+        try:
+            return await self._start(files, config, resolution, environment, services, warmth)
+        except BaseException:
+            if warmth is not None:
+                warmth.release()
+            raise
+
+    async def _start(
+        self,
+        files: ModelFiles,
+        config: ModelConfig,
+        resolution: Resolution,
+        environment: GuestEnvironment,
+        services: Services,
+        warmth: Warmth | None,
+    ) -> ModelVersion:
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
         if resolution.shared:
             message.runtime = resolution.runtime
         if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
             spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
+            spec = replace(spec, prewarm=warmth)
             completed = await complete_in_guest(spec)
             message = merge_auto_completed(message, orjson.loads(completed))
         validate(message, with_io=True)
@@ -142,7 +166,8 @@ class Loader:
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
-        settings = self._settings
+        specs = [spec if spec.at_terminal else replace(spec, prewarm=warmth) for spec in specs]
+        settings, version = self._settings, resolution.version
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata = with_labels(loaded.metadata, labels)
         await loaded.start()

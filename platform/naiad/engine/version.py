@@ -56,7 +56,7 @@ class ModelVersion(Traffic):
         self.metadata = metadata_of(config, version)
         interface = Interface(config.name, version, input_names(config), output_names(config))
         specs = tuple(specs)
-        self._leases = {spec.lease for spec in specs if spec.lease is not None}
+        self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         passive = {name for name, group in instance_groups(config).items() if group.passive}
         self._active = [instance for instance in self.instances if instance.name not in passive]

@@ -11,13 +11,12 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 
 from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
-from naiad.workers.launch import LaunchSpec, spawn
+from naiad.workers.launch import Launched, LaunchSpec, launch
 from naiad.workers.output import LineReader
 from naiad.workers.process import describe_exit
 
@@ -37,7 +36,8 @@ class GuestProcess:
         self.verdict = ""
         self._spec = spec
         self._loop = loop
-        self._process: subprocess.Popen[bytes] | None = None
+        self._launched: Launched | None = None
+        self._is_reaped = False  # its number may be another's from then on
         self._lines: list[LineReader] = []
         self._pidfd = -1
         self._gone: Callable[[int], None] | None = None
@@ -45,9 +45,9 @@ class GuestProcess:
     @property
     def is_running(self) -> bool:
         """Whether it was started and is not gone."""
-        return self._process is not None and not self.exited.done()
+        return self._launched is not None and not self.exited.done()
 
-    def spawn(
+    async def spawn(
         self, memory: InstanceMemory, printed: Callable[[str, str], None], gone: Callable[[int], None]
     ) -> tuple[socket.socket, socket.socket]:
         """Start it; return the host's ends of its channel and of the one beside it.
@@ -60,20 +60,19 @@ class GuestProcess:
         Raises:
             ExecutionEnvironmentError: If it cannot be started.
         """
-        self._process, socks = spawn(self._spec, memory)
+        self._launched = launched = await launch(self._spec, memory)
         self._gone = gone
-        self.pid = self._process.pid
+        self.pid = launched.pid
         self._lines = [
             LineReader(pipe, lambda line, name=name: printed(name, line), self._loop)  # type: ignore[misc]
-            for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
-            if pipe is not None
+            for name, pipe in launched.output
         ]
         self._watch()
-        return socks
+        return launched.channel, launched.side
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` tells when it is gone."""
-        if self.pid and not self.exited.done():
+        if self.pid and not self._is_reaped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -114,13 +113,17 @@ class GuestProcess:
         self._loop.call_soon_threadsafe(self._reap)
 
     def _reap(self) -> None:
-        assert self._process is not None
-        assert self._gone is not None
+        assert self._launched is not None
         self.kill()  # children the model left behind; first, while the zombie still keeps its number from reuse
-        status = self._process.wait()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+        self._is_reaped = True
+        self._launched.reap(self._ended)
+
+    def _ended(self, status: int, reason: str) -> None:
+        assert self._gone is not None
+        self.verdict = self.verdict or reason
         if not self.exited.done():
             self._gone(status)

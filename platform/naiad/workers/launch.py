@@ -1,14 +1,14 @@
-"""Starting a guest process: the specification is data, one function spawns."""
+"""Starting a guest process: the specification is data, one function starts it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
@@ -19,6 +19,16 @@ class Lease(Protocol):
 
     def release(self) -> None:
         """It is needed no longer."""
+
+
+class Prewarm(Protocol):
+    """Where guests come from whose imports are done already."""
+
+    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> Launched | None:
+        """Start the guest from a process like it; None where it has to be started as any other."""
+
+    def release(self) -> None:
+        """No more guests are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,7 @@ class LaunchSpec:
         start_timeout: Seconds a start may take without a sign of progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
         lease: What keeps the environment there, None where nothing is needed for that.
+        prewarm: What forks it, None where an interpreter is started.
     """
 
     name: str
@@ -46,35 +57,93 @@ class LaunchSpec:
     start_timeout: float = 30.0
     at_terminal: bool = False
     lease: Lease | None = field(default=None, compare=False, repr=False)
+    prewarm: Prewarm | None = field(default=None, compare=False, repr=False)
 
 
-def spawn(
-    spec: LaunchSpec, memory: InstanceMemory
-) -> tuple[subprocess.Popen[bytes], tuple[socket.socket, socket.socket]]:
-    """Start the guest; return it with the host's ends of its channel and of the one beside it, for readiness.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A guest that was started.
 
-    Must be called on a thread that lives as long as the guest: the kernel ends a guest with the *thread* that started
-    it (prctl(2), PR_SET_PDEATHSIG). That is the event loop's, in a server the main thread.
+    Attributes:
+        pid: Its process id.
+        output: The pipes it prints into, by the stream's name; none where it prints to our terminal.
+        channel: The host's end of its channel.
+        side: And of the one beside it, for readiness.
+        reap: Called once when it has ended; frees its process id and tells how it ended: the status as `subprocess`
+            gives it, and, if its end was none of its own doing, why.
+    """
+
+    pid: int
+    output: tuple[tuple[str, IO[bytes]], ...]
+    channel: socket.socket
+    side: socket.socket
+    reap: Callable[[Callable[[int, str], None]], None]
+
+
+async def launch(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
+    """Start the guest, in whichever way *spec* asks for.
 
     Raises:
         GuestDiedError: If the interpreter cannot be executed.
     """
+    if spec.prewarm is not None:
+        forked = await spec.prewarm.fork(spec, memory)
+        if forked is not None:
+            return forked
+    return _spawn(spec, memory)
+
+
+def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
+    """Start an interpreter.
+
+    Must be called on a thread that lives as long as the guest: the kernel ends a guest with the *thread* that started
+    it (prctl(2), PR_SET_PDEATHSIG). That is the event loop's, in a server the main thread.
+    """
     host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     descriptors = (guest_end.fileno(), guest_side.fileno(), memory.input_descriptor, memory.output_descriptor)
+    arguments = {
+        "--socket": descriptors[0],
+        "--side": descriptors[1],
+        "--inputs": descriptors[2],
+        "--outputs": descriptors[3],
+        "--inputs-size": memory.inputs.capacity,
+        "--outputs-size": memory.output_capacity,
+    }
+    try:
+        process = start_stub(spec, arguments, descriptors)
+    except BaseException:
+        host_end.close()
+        host_side.close()
+        raise
+    finally:
+        guest_end.close()
+        guest_side.close()
+    host_end.setblocking(False)
+    host_side.setblocking(False)
+    pipes = (("stdout", process.stdout), ("stderr", process.stderr))
+    return Launched(
+        pid=process.pid,
+        output=tuple((name, pipe) for name, pipe in pipes if pipe is not None),
+        channel=host_end,
+        side=host_side,
+        reap=lambda ended: ended(process.wait(), ""),
+    )
+
+
+def start_stub(
+    spec: LaunchSpec, arguments: Mapping[str, int | str], descriptors: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    """Run the stub in the environment's interpreter.
+
+    Raises:
+        GuestDiedError: If the interpreter cannot be executed.
+    """
     argv = [str(spec.python), str(spec.stub)]
-    for name, value in (
-        ("--socket", descriptors[0]),
-        ("--side", descriptors[1]),
-        ("--inputs", descriptors[2]),
-        ("--outputs", descriptors[3]),
-        ("--inputs-size", memory.inputs.capacity),
-        ("--outputs-size", memory.output_capacity),
-        ("--host", os.getpid()),
-    ):
+    for name, value in (*arguments.items(), ("--host", os.getpid())):
         argv += [name, str(value)]
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             argv,
             env={**spec.environ, "NAIAD_STUB_LIBRARY": str(spec.library)},
             stdin=None if spec.at_terminal else subprocess.DEVNULL,
@@ -86,12 +155,4 @@ def spawn(
             start_new_session=True,
         )
     except OSError as error:
-        host_end.close()
-        host_side.close()
         raise GuestDiedError(f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}") from error
-    finally:
-        guest_end.close()
-        guest_side.close()
-    host_end.setblocking(False)
-    host_side.setblocking(False)
-    return process, (host_end, host_side)

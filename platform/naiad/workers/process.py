@@ -6,6 +6,9 @@ import signal
 
 import psutil
 
+PROGRESS_CHECK_SECONDS = 0.5
+"""How often to look whether a process that starts makes progress."""
+
 
 def describe_exit(pid: int, status: int | None) -> str:
     """How a process ended, in words; *status* as `subprocess` gives it."""
@@ -28,3 +31,29 @@ def cpu_seconds_of(pid: int) -> float:
     except psutil.Error:
         return 0.0
     return float(times.user + times.system)
+
+
+class Progress:
+    """Whether a process that starts is at work: it says so now and then, or it uses CPU time."""
+
+    def __init__(self, patience: float) -> None:
+        """*patience*: seconds that may pass without a sign."""
+        self._patience = patience
+        self._pid = 0
+        self._last = 0.0
+        self._cpu_seconds = 0.0
+
+    def watch(self, pid: int, now: float) -> None:
+        """The process was started *now*."""
+        self._pid, self._last = pid, now
+
+    def saw(self, now: float) -> None:
+        """It gave a sign."""
+        self._last = now
+
+    def is_missing(self, now: float) -> bool:
+        """Whether there was no sign for too long."""
+        used = cpu_seconds_of(self._pid)
+        if used > self._cpu_seconds:
+            self._cpu_seconds, self._last = used, now
+        return now - self._last > self._patience

@@ -12,9 +12,7 @@ from naiad.errors import ModelError, ProtocolError
 from naiad.workers.exchange import CODES
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.process import cpu_seconds_of
-
-_PROGRESS_CHECK_SECONDS = 0.5
+from naiad.workers.process import PROGRESS_CHECK_SECONDS, Progress
 
 
 class Startup:
@@ -33,11 +31,11 @@ class Startup:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] = self._loop.create_future()
-        self._last_progress = self._loop.time()
+        self._progress = Progress(spec.start_timeout)
 
     def take(self, kind: int, fields: Sequence[object]) -> None:
         """Take one message of the guest."""
-        self._last_progress = self._loop.time()
+        self._progress.saw(self._loop.time())
         if self._answer.done():
             return
         if kind == wire.Kind.HELLO:
@@ -71,11 +69,11 @@ class Startup:
             ModelError: If the model's code failed; with the guest's traceback.
             GuestDiedError: If the process ended or made no progress for the time the specification allows.
         """
-        cpu_seconds = 0.0
+        self._progress.watch(self._process.pid, self._loop.time())
         exited = self._process.exited
         while True:
             waited: list[asyncio.Future[Any]] = [self._answer, exited]
-            await asyncio.wait(waited, timeout=_PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, timeout=PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if self._answer.done():
                 answer = self._answer.result()
                 # Ready and already gone: nobody would be told of that end any more. (Completing ends with an exit.)
@@ -83,11 +81,7 @@ class Startup:
                     return answer
             if exited.done():
                 raise self._process.obituary("while it started")
-            now = self._loop.time()
-            used = cpu_seconds_of(self._process.pid)
-            if used > cpu_seconds:
-                cpu_seconds, self._last_progress = used, now
-            if now - self._last_progress > self._spec.start_timeout:
+            if self._progress.is_missing(self._loop.time()):
                 raise self._process.unhealthy(
                     f"it made no progress for {self._spec.start_timeout:g} s while it started (stub-timeout-seconds) "
                     "and was killed."

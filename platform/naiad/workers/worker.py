@@ -158,10 +158,10 @@ class Worker:
         """
         self._startup = startup = Startup(self.spec, self._process, self._send)
         try:
-            sock, side = self._process.spawn(
+            sock, side = await self._process.spawn(
                 self.memory, lambda stream, line: self._owner.printed(self, stream, line), self._gone
             )
-        except NaiadError:
+        except BaseException:
             self.memory.close()
             raise
         self.memory.drop_descriptors()

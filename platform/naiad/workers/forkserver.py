@@ -1,0 +1,258 @@
+"""One fork server as its host sees it: a process that has imported modules and forks guests (`naiad_stub.forkserver`).
+
+The guests are its children and not ours, so their ends are learnt in two steps: that one has ended through a pidfd, as
+of any other guest, and how through the fork server, which keeps its number from reuse until it is asked. Everything
+runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+from array import array
+from collections.abc import Callable, Sequence
+from typing import IO
+
+import psutil
+from naiad_stub import wire
+
+from naiad.errors import GuestDiedError, NaiadError
+from naiad.memory.instance import InstanceMemory
+from naiad.workers.launch import Launched, LaunchSpec, start_stub
+from naiad.workers.output import LineReader
+from naiad.workers.process import PROGRESS_CHECK_SECONDS, Progress, describe_exit
+
+logger = logging.getLogger("naiad.workers")
+
+_MESSAGE = 1 << 16
+
+
+class CannotForkError(NaiadError):
+    """The fork server cannot give a guest; another way of starting it may be open."""
+
+
+class ForkServer:
+    """One fork server, and the guests that it forked and that have not been reaped.
+
+    Attributes:
+        pid: Its process id.
+        is_gone: Whether it has ended after it could fork: another one may take its place.
+    """
+
+    def __init__(self, spec: LaunchSpec, modules: Sequence[str]) -> None:
+        """Start it in the environment of *spec*.
+
+        Raises:
+            GuestDiedError: If the interpreter cannot be executed.
+        """
+        self._spec = spec
+        self._modules = ", ".join(modules)
+        self._loop = asyncio.get_running_loop()
+        self._warm: asyncio.Future[str] = self._loop.create_future()  # "", or why it cannot fork
+        self._number = 0
+        self._forks: dict[int, asyncio.Future[int]] = {}
+        self._reaps: dict[int, Callable[[int, str], None]] = {}
+        self._end = ""  # how it ended
+        self._begun = self._loop.time()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments: dict[str, int | str] = {"--fork-server": theirs.fileno(), "--modules": ",".join(modules)}
+        try:
+            self._process = start_stub(spec, arguments, (theirs.fileno(),))
+        except GuestDiedError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        self._lines = [
+            LineReader(pipe, lambda line, name=name: self._printed(name, line), self._loop)  # type: ignore[misc]
+            for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+            if pipe is not None
+        ]
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+
+    def __repr__(self) -> str:
+        state = self._end or ("WARM" if self._is_warm else "IMPORTING" if not self._warm.done() else "COLD")
+        return f"<ForkServer {self._modules} {state} pid={self.pid}>"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended although it could fork: another one may do better."""
+        return bool(self._end) and self._is_warm
+
+    @property
+    def _is_warm(self) -> bool:
+        return self._warm.done() and not self._warm.result()
+
+    async def fork(self, memory: InstanceMemory) -> Launched:
+        """Fork a guest, once everything is imported.
+
+        Raises:
+            CannotForkError: If that is not possible.
+        """
+        problem = await self._wait_warm()
+        if problem:
+            raise CannotForkError(problem)
+        host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        (out, guest_out), (err, guest_err) = os.pipe(), os.pipe()
+        inputs, outputs = memory.input_descriptor, memory.output_descriptor
+        descriptors = (guest_end.fileno(), guest_side.fileno(), inputs, outputs, guest_out, guest_err)
+        output: tuple[tuple[str, IO[bytes]], ...]
+        output = (("stdout", os.fdopen(out, "rb", 0)), ("stderr", os.fdopen(err, "rb", 0)))
+        try:
+            pid = await self._ask_for_one(memory, descriptors)
+        except BaseException:
+            host_end.close()
+            host_side.close()
+            for _, pipe in output:
+                pipe.close()
+            raise
+        finally:
+            guest_end.close()
+            guest_side.close()
+            os.close(guest_out)
+            os.close(guest_err)
+        host_end.setblocking(False)
+        host_side.setblocking(False)
+        return Launched(
+            pid=pid, output=output, channel=host_end, side=host_side, reap=lambda ended: self._reap(pid, ended)
+        )
+
+    def close(self) -> None:
+        """End it, and with it whatever it has forked."""
+        self._stop("it was not needed any more")
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    async def _wait_warm(self) -> str:
+        progress = Progress(self._spec.start_timeout)
+        progress.watch(self.pid, self._loop.time())
+        while not self._warm.done():
+            await asyncio.wait([self._warm], timeout=PROGRESS_CHECK_SECONDS)
+            if not self._warm.done() and progress.is_missing(self._loop.time()):
+                self._stop(
+                    f"importing {self._modules} made no progress for {self._spec.start_timeout:g} s "
+                    "(stub-timeout-seconds)"
+                )
+        return self._warm.result() or self._end
+
+    async def _ask_for_one(self, memory: InstanceMemory, descriptors: Sequence[int]) -> int:
+        self._number = number = self._number + 1
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._forks[number] = answer
+        message = wire.pack(wire.Kind.FORK, number, memory.inputs.capacity, memory.output_capacity)
+        try:
+            self._socket.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))])
+        except OSError as error:
+            del self._forks[number]
+            raise CannotForkError(f"asking for a guest: {error.strerror or error}") from error
+        return await answer  # where that is cancelled, `_forked` sees to what comes
+
+    def _reap(self, pid: int, ended: Callable[[int, str], None]) -> None:
+        self._reaps[pid] = ended
+        if not self._end:
+            try:
+                self._socket.send(wire.pack(wire.Kind.REAP, pid))
+            except OSError:
+                self._stop("")
+        if self._end:
+            self._forget_guests()
+
+    # -- what it says -------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        while not self._end:
+            try:
+                data = self._socket.recv(_MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._stop("")
+                return
+            try:
+                kind = wire.FRAME.unpack_from(data)[1]
+                self._take(kind, wire.unpack(kind, data[wire.FRAME.size :]))
+            except Exception as error:  # whatever it sends, it harms nobody but its own guests
+                logger.exception("the fork server of '%s' (pid %d) is killed", self._spec.name, self.pid)
+                self._stop(f"it broke the protocol: {error}")
+
+    def _take(self, kind: int, fields: tuple[object, ...]) -> None:
+        if kind == wire.Kind.WARM and not self._warm.done():
+            seconds = self._loop.time() - self._begun
+            logger.info("prewarmed %s in %.2f s: pid %d (%s)", self._modules, seconds, self.pid, self._spec.python)
+            self._warm.set_result("")
+        elif kind == wire.Kind.COLD:
+            self._stop(str(fields[0]))
+        elif kind == wire.Kind.FORKED:
+            self._forked(*fields)  # type: ignore[arg-type]
+        elif kind == wire.Kind.NOT_FORKED:
+            answer = self._forks.pop(fields[0])  # type: ignore[call-overload]
+            if not answer.done():
+                answer.set_exception(CannotForkError(f"fork: {fields[1]}"))
+        elif kind == wire.Kind.REAPED:
+            pid, code, signal_number = fields
+            ended = self._reaps.pop(pid)  # type: ignore[call-overload]
+            ended(-signal_number if signal_number else code, "")  # type: ignore[operator]
+        else:
+            raise ValueError(f"a message of kind {kind}")
+
+    def _forked(self, number: int, pid: int) -> None:
+        # It names a process that will be killed one day: it had better be its own.
+        if psutil.Process(pid).ppid() != self.pid:
+            raise ValueError(f"process {pid} is none of its guests")
+        answer = self._forks.pop(number)
+        if answer.done():  # nobody waits for it any more
+            os.killpg(pid, signal.SIGKILL)
+            self._reap(pid, lambda status, reason: None)  # noqa: ARG005
+        else:
+            answer.set_result(pid)
+
+    def _printed(self, stream: str, line: str) -> None:
+        logger.info("[prewarming %s, pid %d %s] %s", self._modules, self.pid, stream, line)
+
+    # -- its end ------------------------------------------------------------------------------------------------
+
+    def _stop(self, reason: str) -> None:
+        """Have it end now, if it has not; *reason* is ours, where it did not end by itself."""
+        if self._end:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        if reason:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        status = self._wait()
+        self._end = reason or f"the fork server ended: {describe_exit(self.pid, status)}"
+        for lines in self._lines:
+            lines.close()
+        if not self._warm.done():
+            words = "\n".join(self._lines[1].last_lines)
+            self._warm.set_result(self._end + (f". Its last lines on stderr:\n{words}" if words and not reason else ""))
+        for answer in self._forks.values():
+            if not answer.done():
+                answer.set_exception(CannotForkError(self._end))
+        self._forks.clear()
+        self._forget_guests()
+
+    def _wait(self) -> int:
+        """Its status. Whoever closed the socket is ending; the wait is for the system to take its memory back."""
+        try:
+            return self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _forget_guests(self) -> None:
+        """Those that have ended: nobody can tell how any more, but with their parent they were killed."""
+        reaps, self._reaps = self._reaps, {}
+        for ended in reaps.values():
+            ended(-signal.SIGKILL, f"the process it was forked from is gone: {self._end}")
