@@ -70,6 +70,15 @@ def _doctor(flags: tuple[str, ...]) -> int:
     return doctor(flags)
 
 
+@_naiad.command("bundle", context_settings=_PASS_ON)
+@click.argument("flags", metavar="[FLAGS]...", nargs=-1, type=click.UNPROCESSED)
+def _bundle(flags: tuple[str, ...]) -> int:
+    """Put a server with its models and environments into one file or image."""
+    from naiad.cli.bundle import bundle
+
+    return bundle(flags)
+
+
 @_naiad.command("run", context_settings=_PASS_ON)
 @click.argument("flags", metavar="MODEL_DIR [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
 def _run_once(flags: tuple[str, ...]) -> int:

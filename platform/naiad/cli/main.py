@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from naiad.cli.doctor import doctor
 
             return doctor(rest)
+        case ["bundle", *rest]:
+            from naiad.cli.bundle import bundle
+
+            return bundle(rest)
         case ["run", *rest]:
             from naiad.cli.run import run as run_once
 

@@ -6,9 +6,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from naiad.cli.usage import usage
-from naiad.config.flag import UsageError
+from naiad.config.flag import UsageError, as_written
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
 from naiad.config.options import LogFormat, ServerOptions, options_from
@@ -18,6 +19,7 @@ from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 __all__ = ["log_settings", "open_log", "report", "serve"]
 
 _log = logging.getLogger("naiad.cli")
+_BUNDLE = "bundle"
 
 
 def serve(arguments: Sequence[str], program: str) -> int:
@@ -29,6 +31,13 @@ def serve(arguments: Sequence[str], program: str) -> int:
             return 0
         if others:
             raise UsageError(f"Unexpected argument: {others[0]}")
+        bundled = [text for flag, text in found if flag.name == _BUNDLE]
+        if bundled:
+            from naiad.cli.bundle import start
+
+            rest = [(flag, text) for flag, text in found if flag.name != _BUNDLE]
+            stores = [text for flag, text in rest if flag.name == "env-store"]
+            return start(Path(bundled[-1]), [as_written(flag, text) for flag, text in rest], ["", *stores][-1])
         options = options_from(found, environ=os.environ)
         log = open_log(log_settings(options))
     except OptionError as error:

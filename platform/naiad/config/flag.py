@@ -11,7 +11,19 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from naiad.errors import OptionError
 
-__all__ = ["Accepted", "Flag", "Kind", "Refused", "Status", "UsageError", "Used", "Value", "bad_value", "convert"]
+__all__ = [
+    "Accepted",
+    "Flag",
+    "Kind",
+    "Refused",
+    "Status",
+    "UsageError",
+    "Used",
+    "Value",
+    "as_written",
+    "bad_value",
+    "convert",
+]
 
 Value = str | int | float | bool
 
@@ -126,6 +138,11 @@ def convert(flag: Flag, text: str) -> Value:
         UsageError: If the text is not a value of that flag.
     """
     return _CONVERTERS[flag.kind](flag, text)
+
+
+def as_written(flag: Flag, text: str) -> str:
+    """A flag with its text in the one spelling that every command line takes."""
+    return f"--{flag.name}={text}" if flag.takes_value else f"--{flag.name}"
 
 
 def bad_value(flag: Flag, detail: str) -> UsageError:

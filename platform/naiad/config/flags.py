@@ -60,6 +60,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
     "Model repository": (
         Flag("model-store", _TEXT, "", "The same as --model-repository.", repeatable=True, same_as="model-repository"),
         Flag("model-repository", _TEXT, "", "Directory or URI of models; repeat it to serve several.", repeatable=True),
+        Flag("bundle", _TEXT, "", "Start what `naiad bundle` made, with its models and flags.", own=True),
         Flag("disable-auto-complete-config", _NONE, "", "Take config.pbtxt as it is; models complete nothing."),
         Flag(
             "model-control-mode",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.config.flag import Accepted, Flag, Refused, UsageError, Value, bad_value, convert
+from naiad.config.flag import Accepted, Flag, Refused, UsageError, Value, as_written, bad_value, convert
 from naiad.config.flags import SERVER_FLAGS
 from naiad.errors import OptionError
 
@@ -76,7 +76,7 @@ class GivenFlags:
 
     def as_written(self) -> tuple[str, ...]:
         """The flags in one spelling, for the log."""
-        return tuple(f"--{flag.name}={text}" if flag.takes_value else f"--{flag.name}" for flag, text in self._found)
+        return tuple(as_written(flag, text) for flag, text in self._found)
 
     def check_refusals(self) -> None:
         """Look for what this version does not do.

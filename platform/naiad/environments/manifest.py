@@ -9,7 +9,7 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from packaging.version import InvalidVersion, Version
 
@@ -17,7 +17,7 @@ from naiad.environments.archive import damaged
 from naiad.environments.formats import DAMAGE, identify, members
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["MANIFEST_NAME", "Manifest", "Package", "host_platform", "read_manifest", "require_usable_here"]
+__all__ = ["MANIFEST_NAME", "Machine", "Manifest", "Package", "host_platform", "read_manifest", "require_usable_here"]
 
 MANIFEST_NAME = "naiad-environment.json"
 _FORMAT = 1
@@ -41,6 +41,18 @@ class Package:
     version: str
     digest: str
     source: str
+
+
+class Machine(Protocol):
+    """What says for which machines something is."""
+
+    @property
+    def platform(self) -> str:
+        """System and machine, `linux-x86_64`."""
+
+    @property
+    def glibc(self) -> str:
+        """The oldest glibc that it runs with, empty if it needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +114,8 @@ def read_manifest(archive: Path) -> Manifest | None:
     return None
 
 
-def require_usable_here(manifest: Manifest, *, where: str) -> None:
-    """Refuse an environment made for other machines than this one.
+def require_usable_here(manifest: Machine, *, where: str) -> None:
+    """Refuse what was made for other machines than this one.
 
     Raises:
         ExecutionEnvironmentError: Names both sides and what to do.

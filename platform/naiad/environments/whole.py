@@ -18,7 +18,7 @@ from naiad.environments.prefix import interpreter_of
 from naiad.environments.relocate import relocate_binaries, relocate_texts
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["make_whole"]
+__all__ = ["make_whole", "packages_folder"]
 
 # Of the venv itself; `lib` is taken package by package.
 _NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
@@ -47,7 +47,7 @@ def make_whole(environment: Path, prefix: Path) -> BaseInterpreter:
     copy_base(base, prefix)
     origins = (environment, base.prefix) if not base.is_system else (environment,)
     target = prefix / base.stdlib.relative_to(base.prefix)
-    packages = _packages_folder(base, target)
+    packages = packages_folder(base, target)
     compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     for folder in _site_folders(environment, base):
@@ -61,7 +61,8 @@ def make_whole(environment: Path, prefix: Path) -> BaseInterpreter:
     return base
 
 
-def _packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
+def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
+    """Where an interpreter whose standard library is copied to *stdlib* looks for packages."""
     if base.is_system and not base.stdlib.joinpath("site-packages").is_dir():
         return stdlib.parent / "python3" / "dist-packages"  # Debian's
     return stdlib / "site-packages"

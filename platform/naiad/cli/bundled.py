@@ -1,0 +1,40 @@
+"""What `./run` of a bundle starts: its server, with the bundle's flags and those given now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.bundle.manifest import read_manifest
+from naiad.environments.manifest import require_usable_here
+from naiad.errors import NaiadError
+
+__all__ = ["main"]
+
+_PROGRAM = "run"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the bundle in the folder that is the first argument; the exit code."""
+    folder = Path(arguments[0])
+    try:
+        manifest = read_manifest(folder)
+        require_usable_here(manifest, where=f"the bundle {manifest.name}")
+    except NaiadError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    flags = manifest.flags_in(folder)
+    match list(arguments[1:]):
+        case ["doctor", *rest]:
+            from naiad.cli.doctor import doctor
+
+            return doctor([*flags, *rest])
+        case rest:
+            from naiad.cli.serve import serve
+
+            return serve([*flags, *rest], _PROGRAM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
