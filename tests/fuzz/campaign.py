@@ -79,6 +79,11 @@ def prepared(folder: Path) -> Iterator[list[Campaign]]:
         yield [*_of_http(http), *_of_grpc(grpc), *_of_configurations(config)]
 
 
+def against_server(target: Any) -> list[Campaign]:
+    """The campaigns that a real server is asked with."""
+    return [*_of_http(target), *_of_grpc(target)]
+
+
 def _of_http(target: Any) -> list[Campaign]:
     cuts = st.lists(st.integers(0, 1 << 16), max_size=3)
     requests = st.lists(spoiled(st.sampled_from(samples.REQUESTS)), min_size=1, max_size=3).map(b"".join)

@@ -10,9 +10,12 @@ from naiad.config.model import freeze, instance_names
 from naiad.config.render import to_json
 from naiad.config.text import parse_json, parse_text
 from naiad.engine.check import RequestCheck
+from naiad.engine.states import read_states
+from naiad.engine.warmup import read_samples
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
+from naiad.scheduling.choose import scheduler_for
 
 _SILENT = "refused without a word"
 _DATA = Path(__file__).parents[1] / "config" / "data"
@@ -52,6 +55,9 @@ class ConfigTarget:
             config = freeze(prepared)
             instance_names(config)
             RequestCheck(config)
+            read_samples(config, self._files.directory)
+            states = read_states(config, self._files.directory)
+            scheduler_for(config, states).add("an instance")
             orjson.dumps(to_json(prepared))
         except NaiadError as error:
             return "refused" if error.message else _SILENT

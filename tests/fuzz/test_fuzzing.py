@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fuzz.campaign import prepared
+from fuzz.campaign import against_server, prepared
+from fuzz.server_target import served
 
 INPUTS = 1200
 NAMES = (
@@ -35,3 +36,11 @@ def test_no_input_crashes_hangs_or_ends_in_an_unforeseen_error(campaigns, name):
     campaign = campaigns[name]
     assert campaign.run(int(INPUTS * campaign.share), 1) > 0
     assert len(campaign.target.answers) > 1, "what is tried is neither all good nor all bad"
+
+
+@pytest.mark.slow
+def test_a_real_server_stays_well(tmp_path):
+    with served(tmp_path) as target:
+        for campaign in against_server(target):
+            assert campaign.run(20, 2) > 0
+        target.check_well()

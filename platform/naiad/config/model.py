@@ -185,7 +185,8 @@ def instance_groups(config: ModelConfig) -> dict[str, pb.ModelInstanceGroup]:
     return {f"{group.name}_{index}": group for group in groups for index in range(group.count)}
 
 
-def _datatype(number: int) -> Datatype:
+def datatype_of(number: int) -> Datatype:
+    """The datatype of a number in a message."""
     # proto3 lets any number through; one that no datatype has is refused when the tensors are checked.
     return Datatype(number) if number in pb.DataType.values() else Datatype.INVALID
 
@@ -193,7 +194,7 @@ def _datatype(number: int) -> Datatype:
 def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:
     return TensorConfig(
         name=tensor.name,
-        datatype=_datatype(tensor.data_type),
+        datatype=datatype_of(tensor.data_type),
         dims=tuple(tensor.dims),
         reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         optional=tensor.optional,
@@ -204,7 +205,7 @@ def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:
 def _freeze_output(tensor: pb.ModelOutput) -> TensorConfig:
     return TensorConfig(
         name=tensor.name,
-        datatype=_datatype(tensor.data_type),
+        datatype=datatype_of(tensor.data_type),
         dims=tuple(tensor.dims),
         reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         label_filename=tensor.label_filename,

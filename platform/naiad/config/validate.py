@@ -14,6 +14,9 @@ from naiad.errors import Code, ConfigError
 
 __all__ = ["validate", "validate_instance_groups", "validate_name", "validate_response_cache"]
 
+# Before they would fill the memory with their names alone.
+_MOST_INSTANCES = 4096
+
 # Backends that only run models of these platforms; others take any.
 _PLATFORMS = {
     "tensorflow": frozenset({"tensorflow_graphdef", "tensorflow_savedmodel"}),
@@ -92,6 +95,12 @@ def validate_instance_groups(message: pb.ModelConfig) -> None:
         return
     for group in message.instance_group:
         _validate_instance_group(message, group)
+    count = sum(group.count for group in message.instance_group)
+    if count > _MOST_INSTANCES:
+        raise ConfigError(
+            f"the instance groups of model {message.name} ask for {count} instances, each a process; at most "
+            f"{_MOST_INSTANCES} can be served: lower 'count'"
+        )
 
 
 def _validate_backend(message: pb.ModelConfig) -> None:

@@ -12,10 +12,10 @@ from math import prod
 from pathlib import Path
 
 from naiad.config import model_config_pb2 as pb
-from naiad.config.model import ModelConfig
+from naiad.config.model import ModelConfig, datatype_of
 from naiad.engine.check import check_strings
 from naiad.engine.pending import Pending
-from naiad.engine.warmup import read_data_file
+from naiad.engine.warmup import MOST_BYTES, read_data_file
 from naiad.errors import ConfigError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
@@ -121,7 +121,7 @@ def _initial(config: ModelConfig, state: pb.ModelSequenceBatching.State, directo
     leading = (1,) if config.max_batch_size > 0 else ()
     initial = state.initial_state[0] if state.initial_state else None
     dims = initial.dims if initial is not None else [1 if dim == _VARIABLE else dim for dim in state.dims]
-    shape, datatype = leading + tuple(dims), Datatype(state.data_type)
+    shape, datatype = leading + tuple(dims), datatype_of(state.data_type)
     kind = "zero_data" if initial is None else initial.WhichOneof("state_data")
     if kind is None:
         # The missing space is the reference's, as is the one below.
@@ -148,10 +148,10 @@ def _read(model: str, name: str, datatype: Datatype, shape: tuple[int, ...], pat
 
 
 def _zeros(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    try:
-        return zeros(datatype, shape)
-    except (MemoryError, OverflowError) as error:
-        raise ConfigError(f"state '{name}' of shape {list(shape)} does not fit into memory") from error
+    # The system would promise far more than it has.
+    if prod(shape) * (BYTE_SIZES[datatype] or 4) > MOST_BYTES:
+        raise ConfigError(f"state '{name}' of shape {list(shape)} does not fit into memory")
+    return zeros(datatype, shape)
 
 
 class StateOutputs:

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 
 from naiad.config import model_config_pb2 as pb
-from naiad.config.model import ModelConfig
+from naiad.config.model import ModelConfig, datatype_of
 from naiad.engine.check import RequestCheck
 from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadError, RepositoryError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
@@ -23,6 +23,8 @@ from naiad.workers.exchange import Answer
 from naiad.workers.worker import Worker
 
 _FOLDER = "warmup"
+MOST_BYTES = 1 << 32
+"""No tensor is made up that is larger: somebody mistyped its shape."""
 _PREFIX = "[request id: <id_unknown>] "
 
 
@@ -87,10 +89,12 @@ def _copy(tensor: InputTensor) -> InputTensor:
 def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], directory: Path) -> InputTensor:
     if any(dim < 0 for dim in message.dims):
         raise ConfigError(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
-    datatype = Datatype(message.data_type)
+    datatype = datatype_of(message.data_type)
     shape = leading + tuple(message.dims)
     elements = prod(shape)
     width = 0 if datatype is Datatype.INVALID else BYTE_SIZES[datatype]
+    if elements * (width or 4) > MOST_BYTES:
+        raise ConfigError(f"warmup input '{name}' of shape {list(shape)} does not fit into memory")
     kind = message.WhichOneof("input_data_type")
     if kind is None:
         raise ConfigError(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set")

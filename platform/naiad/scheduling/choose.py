@@ -18,6 +18,8 @@ from naiad.scheduling.states import State
 __all__ = ["is_ordered", "scheduler_for", "sequence_scheduler_for"]
 
 _IDLE_US = 1_000_000
+# Each slot is an object; sequences beyond these wait for one in the backlog.
+_MOST_SLOTS = 1 << 16
 
 
 def scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> Scheduler[Instance, Item]:
@@ -52,7 +54,7 @@ def sequence_scheduler_for(config: ModelConfig, states: Sequence[State] = ()) ->
         SequenceRules(config.name, is_iterative=batching.iterative_sequence),
         strategy,
         controls,
-        slots,
+        min(slots, _MOST_SLOTS),
         batching.max_sequence_idle_microseconds or _IDLE_US,
         states,
     )

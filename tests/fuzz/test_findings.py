@@ -1,0 +1,62 @@
+"""What fuzzing has found, so that it stays found."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.config.model import freeze
+from naiad.config.text import parse_text
+from naiad.engine.warmup import read_samples
+from naiad.errors import ConfigError, InvalidRequestError
+from naiad.repository.layout import ModelFiles
+from naiad.repository.read import prepare_config
+from naiad.scheduling.choose import scheduler_for
+
+IO = 'input { name: "I" data_type: TYPE_FP32 dims: -1 } output { name: "O" data_type: TYPE_FP32 dims: -1 }'
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text):
+        message = parse_text(f'name: "m" backend: "python" {IO} {text}', "config.pbtxt")
+        files = ModelFiles(name="m", repository=tmp_path, directory=tmp_path)
+        return freeze(prepare_config(message, files, strict=True))
+
+    return read_text
+
+
+def test_instances_by_the_thousand_million_are_refused_before_they_are_named(read):
+    """They filled the memory of the host: ten gigabytes of names, and more to come."""
+    with pytest.raises(ConfigError, match="ask for 2147483650 instances, each a process; at most 4096 can be served"):
+        read("instance_group [ { kind: KIND_CPU count: 2147483647 }, { kind: KIND_CPU count: 3 } ]")
+
+
+def test_warm_up_with_more_bytes_than_any_machine_has_is_refused(read, tmp_path):
+    config = read(
+        'model_warmup { name: "w" batch_size: 1 '
+        'inputs { key: "I" value { data_type: TYPE_FP32 dims: 9223372036854775807 random_data: true } } }'
+    )
+    with pytest.raises(
+        ConfigError, match=r"warmup input 'I' of shape \[9223372036854775807\] does not fit into memory"
+    ):
+        read_samples(config, tmp_path)
+
+
+def test_datatype_that_no_tensor_has_is_refused_in_warm_up(read, tmp_path):
+    """A number between those that have names was a ValueError."""
+    config = read("")
+    sample = config.message.model_warmup.add(name="w", batch_size=1)
+    sample.inputs["I"].data_type = 77
+    sample.inputs["I"].zero_data = True
+    with pytest.raises(
+        InvalidRequestError, match="inference input 'I' data-type is '<invalid>', but model 'm' expects"
+    ):
+        read_samples(config, tmp_path)
+
+
+@pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 2147483647 }", "direct { }"])
+def test_places_for_any_number_of_sequences_take_no_more_memory_than_some_have_use_for(read, strategy):
+    """Each instance made an object for each."""
+    config = read(f"max_batch_size: 2147483647 sequence_batching {{ {strategy} }}")
+    scheduler = scheduler_for(config)
+    scheduler.add("an instance")
+    assert len(scheduler._hosts["an instance"].slots) == 65536
