@@ -134,6 +134,7 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("openai-port", _INT, "", "Serve /v1 here; may be --http-port.", low=0, high=65535, own=True),
         Flag("openai-address", _TEXT, "", "Address to listen on; that of HTTP unless given.", own=True),
         Flag("openai-api-keys-file", _TEXT, "", "Keys, one a line; also $NAIAD_OPENAI_API_KEYS.", own=True),
+        Flag("openai-allowed-origins", _TEXT, "", "Origins of pages that may ask, by commas; * is any.", own=True),
         Flag("openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True),
         Flag("openai-chat-template", _TEXT, "", "Jinja template for models without an input messages.", own=True),
         Flag("openai-lora-separator", _TEXT, "", "What divides model from adapter in names.", own=True),
@@ -184,7 +185,9 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("env-directory", _TEXT, "", "Directory of env://NAME; repeatable.", repeatable=True, own=True),
         Flag("env-trust", _TEXT, "", "File of public keys; environments need a signature by one.", own=True),
         Flag("env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True),
-        Flag("prewarm", _TEXT, "false", "Models whose imports are done once: true (all), or names by commas.", own=True),
+        Flag(
+            "prewarm", _TEXT, "false", "Models whose imports are done once: true (all), or names by commas.", own=True
+        ),
         Flag("stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True),
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),

@@ -24,6 +24,7 @@ class OpenAiOptions:
         default_tokens: `--openai-default-max-tokens`; None if it was not given.
         lora_separator: `--openai-lora-separator`.
         chat_template: `--openai-chat-template`.
+        origins: `--openai-allowed-origins`.
     """
 
     address: str
@@ -32,6 +33,7 @@ class OpenAiOptions:
     default_tokens: int | None = None
     lora_separator: str = ""
     chat_template: Path | None = None
+    origins: tuple[str, ...] = ()
 
 
 def parse_openai_options(given: GivenFlags, environ: Mapping[str, str]) -> OpenAiOptions | None:
@@ -50,6 +52,7 @@ def parse_openai_options(given: GivenFlags, environ: Mapping[str, str]) -> OpenA
         default_tokens=None if tokens is None else int(tokens),
         lora_separator=given.text("openai-lora-separator"),
         chat_template=Path(given.text("openai-chat-template")) if given.text("openai-chat-template") else None,
+        origins=tuple(filter(None, map(str.strip, given.text("openai-allowed-origins").split(",")))),
     )
 
 

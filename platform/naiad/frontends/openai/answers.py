@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from naiad.frontends.openai import documents
 from naiad.frontends.openai.documents import Choice, Documents, Usage
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
 from naiad.frontends.openai.questions import Question
-from naiad.frontends.openai.tensors import Piece, Reply, read_reply
+from naiad.frontends.openai.tensors import Piece, read_reply
 from naiad.protocol.inference import InferResponse
 
 logger = logging.getLogger("naiad.openai")
@@ -52,18 +53,26 @@ class Answer:
 
     def take(self, prompt: int, response: InferResponse | None, *, final: bool, taken: TakenCount) -> None:
         """Take a response to one of the prompts."""
-        if self.is_over:
-            return
-        try:
-            if response is not None:
-                if response.error is not None:
-                    raise of(response.error, self.question.model)
-                self._grow(prompt, read_reply(response), taken)
-            if final:
-                self._open -= 1
-                if not self._open:
-                    self.is_over = True
+        if response is not None:
+            events = b""
+            with self._giving_up():
+                if not self.is_over:
+                    events = self._grow(prompt, response)
+            if self.is_over:  # a model that goes on all the same is not to be held back for ever
+                taken.add()
+                return
+            self.hand_over(events, taken)
+        if final and not self.is_over:
+            self._open -= 1
+            if not self._open:
+                self.is_over = True
+                with self._giving_up():
                     self.finish()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
         except ApiError as error:
             self._give_up(error)
         except Exception:
@@ -75,7 +84,10 @@ class Answer:
         if not self.is_over:
             self._give_up(error)
 
-    def _grow(self, prompt: int, reply: Reply, taken: TakenCount) -> None:
+    def _grow(self, prompt: int, response: InferResponse) -> bytes:
+        if response.error is not None:
+            raise of(response.error, self.question.model)
+        reply = read_reply(response)
         usage = self.usages[prompt]
         if reply.prompt_tokens is not None:
             usage.prompt = max(usage.prompt or 0, reply.prompt_tokens)  # 0 while it is not known
@@ -87,7 +99,7 @@ class Answer:
                 f"Expected to find {self.question.choices} string in the output, found {len(reply.pieces)} instead.",
                 status=SERVER_ERROR,
             )
-        self.grow([(self.choices[first + piece.index], piece) for piece in reply.pieces], taken)
+        return self.grow([(self.choices[first + piece.index], piece) for piece in reply.pieces])
 
     def _give_up(self, error: ApiError) -> None:
         self.is_over = True
@@ -106,8 +118,12 @@ class Answer:
         """What is repeated before a choice's text."""
         return self.question.prompts[choice.index // self.question.choices] if self.question.echo else ""
 
-    def grow(self, parts: Sequence[tuple[Choice, Piece]], taken: TakenCount) -> None:
-        """Take what is new in some choices."""
+    def grow(self, parts: Sequence[tuple[Choice, Piece]]) -> bytes:
+        """Take what is new in some choices; return what of it is to be sent at once."""
+        raise NotImplementedError
+
+    def hand_over(self, events: bytes, taken: TakenCount) -> None:
+        """Send what `grow` returned for one response, and count it once that has left."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -122,7 +138,7 @@ class Answer:
 class WholeAnswer(Answer):
     """Waits for all, then answers."""
 
-    def grow(self, parts: Sequence[tuple[Choice, Piece]], taken: TakenCount) -> None:
+    def grow(self, parts: Sequence[tuple[Choice, Piece]]) -> bytes:
         """Keep what is new."""
         for choice, piece in parts:
             choice.text += piece.text
@@ -130,6 +146,10 @@ class WholeAnswer(Answer):
             choice.finish_reason = piece.finish_reason or choice.finish_reason
             if piece.message:
                 documents.merge(choice.message, piece.message)
+        return b""
+
+    def hand_over(self, events: bytes, taken: TakenCount) -> None:  # noqa: ARG002 - there are none
+        """Count it: nothing of it waits for the client."""
         taken.add()
 
     def finish(self) -> None:
@@ -152,10 +172,16 @@ class StreamedAnswer(Answer):
         self._writer = EventWriter(exchange)
         self._nobodys = TakenCount(lambda _ticket, _count: None)  # of events that no response brought
 
-    def grow(self, parts: Sequence[tuple[Choice, Piece]], taken: TakenCount) -> None:
-        """Send what is new."""
-        events = b"".join(_event(chunk) for choice, piece in parts for chunk in self._chunks(choice, piece))
-        self._add(events, taken)
+    def grow(self, parts: Sequence[tuple[Choice, Piece]]) -> bytes:
+        """Events of what is new."""
+        return b"".join(_event(chunk) for choice, piece in parts for chunk in self._chunks(choice, piece))
+
+    def hand_over(self, events: bytes, taken: TakenCount) -> None:
+        """Send them as fast as the client reads."""
+        if not self._writer.has_begun:
+            self._writer.begin(_OK)
+        self._writer.add(events, taken)
+        self._writer.write()
 
     def _chunks(self, choice: Choice, piece: Piece) -> list[dict[str, Any]]:
         if choice.finish_reason is not None:
@@ -197,15 +223,9 @@ class StreamedAnswer(Answer):
         else:
             self.exchange.respond(error.response())
 
-    def _add(self, events: bytes, taken: TakenCount) -> None:
-        if not self._writer.has_begun:
-            self._writer.begin(_OK)
-        self._writer.add(events, taken)
-        self._writer.write()
-
     def _end(self, events: bytes) -> None:
         self._writer.end()
-        self._add(events + _DONE, self._nobodys)
+        self.hand_over(events + _DONE, self._nobodys)
 
 
 class PromptSink:

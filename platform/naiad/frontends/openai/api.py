@@ -7,24 +7,30 @@ import hmac
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from naiad.config.restrictions import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
+from naiad.frontends.access import is_same
 from naiad.frontends.http.heads import propagated
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response, response
 from naiad.frontends.http.sse import TakenCount
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
+from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight
 from naiad.frontends.openai.embeddings import EmbeddingSink, embedding_request, read_embedding
 from naiad.frontends.openai.errors import (
+    FORBIDDEN,
     NOT_ALLOWED,
     NOT_FOUND,
     SERVER_ERROR,
     UNAUTHORIZED,
+    UNAVAILABLE,
     ApiError,
     of,
     unknown_model,
@@ -35,10 +41,14 @@ from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_t
 from naiad.frontends.tracing import Tracer
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata
+from naiad.repository.layout import model_key
 
 logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
+_HEALTH = ("/health", "/health/ready")
+"""Where vLLM's server and Triton's frontend say whether they are well; asked without a key."""
+_INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 
 
@@ -53,6 +63,8 @@ class OpenAiSettings:
         lora_separator: What stands between a model's name and that of its adapter; "" for no such names.
         max_json: Longest request in bytes.
         chat_template: Makes prompts of conversations for models that take none.
+        restrictions: Headers that parts of the protocol need, as on KServe's paths.
+        origins: Origins whose pages in browsers may ask; `*` for any.
     """
 
     keys: tuple[str, ...] = ()
@@ -60,6 +72,8 @@ class OpenAiSettings:
     lora_separator: str = ""
     max_json: int = 64 << 20
     chat_template: ChatTemplate | None = None
+    restrictions: Restrictions = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
 
 class OpenAiApi:
@@ -70,6 +84,9 @@ class OpenAiApi:
         self._tracer = tracer
         self._settings = settings
         self._keys = [key.encode() for key in settings.keys]
+        self._guards = {
+            api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
+        }
         self._created = int(time.time())
         self._tasks: set[asyncio.Task[None]] = set()
         self._posts: dict[str, Callable[[Exchange], None]] = {
@@ -87,30 +104,58 @@ class OpenAiApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
-        path = exchange.request.path.decode("latin-1")
+        path = exchange.request.path.decode("latin-1").rstrip("/")
+        lines = allowed_lines(exchange.request, self._settings.origins)
+        if lines:
+            exchange = CorsExchange(exchange, lines)
         try:
-            self._check_key(exchange)
-            self._route(exchange, path)
+            if path in _HEALTH:
+                _expect(exchange.request.method, "GET")
+                self._later(exchange, self._health(exchange))
+            elif lines and is_preflight(exchange.request):  # which browsers send without a key
+                exchange.respond(preflight(exchange.request))
+            else:
+                self._check_key(exchange)
+                self._route(exchange, path)
         except ApiError as error:
             exchange.respond(error.response())
+        except Exception:
+            logger.exception("cannot answer %r", exchange.request.path)
+            exchange.respond(_INTERNAL.response())
 
     def _route(self, exchange: Exchange, path: str) -> None:
         method = exchange.request.method
         found = _MODEL.fullmatch(path)
         if path in self._posts:
             _expect(method, "POST")
+            self._check_restriction(exchange, Api.INFERENCE)
             self._posts[path](exchange)
         elif path == "/v1/models":
             _expect(method, "GET")
+            self._check_restriction(exchange, Api.METADATA)
             exchange.respond(json_response({"object": "list", "data": self._models()}))
         elif found is not None and found[2]:
             _expect(method, "POST")
+            self._check_restriction(exchange, Api.MODEL_REPOSITORY)
             self._later(exchange, self._control(exchange, unquote(found[1]), found[2]))
         elif found is not None:
             _expect(method, "GET")
+            self._check_restriction(exchange, Api.METADATA)
             exchange.respond(json_response(self._model(unquote(found[1]))))
         else:
-            raise ApiError(f"Invalid URL ({method} {path})", status=NOT_FOUND)
+            raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')})", status=NOT_FOUND)
+
+    async def _health(self, exchange: Exchange) -> None:
+        try:
+            is_ready = await self._engine.check_server_ready()
+        except NaiadError:
+            is_ready = False  # it is exiting
+        exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
+
+    def _check_restriction(self, exchange: Exchange, api: Api) -> None:
+        guard = self._guards.get(api)
+        if guard is not None and not is_same(exchange.request.headers.get(guard[0]), guard[1]):
+            raise ApiError(f"This API is restricted, expecting header '{guard[0].decode()}'", status=FORBIDDEN)
 
     def _check_key(self, exchange: Exchange) -> None:
         if not self._keys:
@@ -130,7 +175,10 @@ class OpenAiApi:
     # -- models -------------------------------------------------------------------------------------------------
 
     def _models(self) -> list[dict[str, Any]]:
-        names = sorted({entry.name for entry in self._engine.repository_index(ready_only=True)})
+        index = self._engine.repository_index(ready_only=True)
+        found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
+        keys = Counter(name for name, _ in found)  # of several namespaces, which the name alone does not tell apart
+        names = sorted(name if keys[name] == 1 else key for name, key in found)
         return [self._model_document(name) for name in names if self._is_served(name)]
 
     def _is_served(self, name: str) -> bool:
@@ -165,7 +213,7 @@ class OpenAiApi:
                 await work
             except Exception:
                 logger.exception("cannot answer %r", exchange.request.path)
-                exchange.respond(ApiError(INTERNAL_ERROR, status=SERVER_ERROR).response())
+                exchange.respond(_INTERNAL.response())
 
         task = asyncio.ensure_future(run())
         self._tasks.add(task)
@@ -186,8 +234,14 @@ class OpenAiApi:
             except NaiadError as problem:
                 answer.refuse(of(problem, question.model))
                 return
+            except Exception:  # those before it are under way: only the answer may answer
+                logger.exception("cannot ask model '%s'", question.model)
+                answer.refuse(_INTERNAL)
+                return
             answer.submitted(ticket)
             taken.submitted(ticket)
+            if answer.is_over:
+                return
 
     def _embed(self, exchange: Exchange) -> None:
         given = read_embedding(fields.parse(exchange.request.body, self._settings.max_json))
@@ -223,5 +277,5 @@ class OpenAiApi:
 
 
 def _expect(method: str, expected: str) -> None:
-    if method != expected:
+    if method != expected and (method, expected) != ("HEAD", "GET"):
         raise ApiError(f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed")

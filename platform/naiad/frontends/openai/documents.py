@@ -168,7 +168,8 @@ def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:
 
 def _merge_calls(calls: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
     for place, part in enumerate(parts):
-        index = part.get("index", place)
+        index = part.get("index")
+        index = place if index is None else index
         if index >= len(calls):
             calls.append({**part, "function": dict(part.get("function") or {})})
             continue

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
 
-from naiad.frontends.http.messages import Exchange, json_response
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
 from naiad.frontends.openai.fields import ANYTHING, TEXT, Rule
 from naiad.frontends.openai.tensors import EMBEDDING_REQUEST, infer_request, makes_vectors, strings, total
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
+
+logger = logging.getLogger("naiad.openai")
 
 _RULES: dict[str, Rule] = {
     "model": TEXT,
@@ -72,7 +75,7 @@ def embedding_request(given: Mapping[str, Any], metadata: ModelMetadata) -> Infe
     wanted: dict[str, Any] = {"input": given["input"]}
     if "dimensions" in given:
         wanted["pooling_params"] = {"dimensions": given["dimensions"]}
-    values = {EMBEDDING_REQUEST: orjson.dumps(wanted).decode(), "return_num_input_tokens": True}
+    values = {EMBEDDING_REQUEST: fields.as_json(wanted), "return_num_input_tokens": True}
     return infer_request(metadata, values, {})
 
 
@@ -89,11 +92,12 @@ class EmbeddingSink:
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - Sink
         """Take the response."""
+        if response is not None:
+            self._taken()  # also those after the first, else a model that sends more is held back for ever
         exchange = self._exchange
         if exchange is None or (response is None and not final):
             return
         self._exchange = None
-        self._taken()
         try:
             if response is None:
                 raise ApiError("The model ended without an answer", status=SERVER_ERROR)
@@ -102,6 +106,9 @@ class EmbeddingSink:
             exchange.respond(json_response(self._document(response)))
         except ApiError as error:
             exchange.respond(error.response())
+        except Exception:
+            logger.exception("cannot write the vectors of model '%s'", self._model)
+            exchange.respond(ApiError(INTERNAL_ERROR, status=SERVER_ERROR).response())
 
     def _document(self, response: InferResponse) -> dict[str, Any]:
         outputs = {output.name: output for output in response.outputs}
@@ -120,6 +127,8 @@ class EmbeddingSink:
         try:
             numbers = orjson.loads(text)
             array = np.array(numbers, "<f4")
-        except ValueError as problem:
+        except (ValueError, TypeError) as problem:
             raise ApiError(f"The model answered with no vector: {problem}", status=SERVER_ERROR) from None
+        if array.ndim != 1:
+            raise ApiError(f"The model answered with no vector: it has {array.ndim} dimensions", status=SERVER_ERROR)
         return base64.b64encode(array.tobytes()).decode() if self._is_base64 else numbers

@@ -11,10 +11,12 @@ from naiad.protocol.inference import Buffer
 
 BAD_REQUEST = 400
 UNAUTHORIZED = 401
+FORBIDDEN = 403
 NOT_FOUND = 404
 NOT_ALLOWED = 405
 TOO_LARGE = 413
 SERVER_ERROR = 500
+UNAVAILABLE = 503
 
 
 class ApiError(Exception):

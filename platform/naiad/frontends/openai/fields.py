@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +11,16 @@ import orjson
 
 from naiad.frontends.openai.errors import TOO_LARGE, ApiError
 from naiad.protocol.inference import Buffer
+
+logger = logging.getLogger("naiad.openai")
+
+_MISSPELT = 0.88
+"""How alike an unknown name and a known one must be for a misspelling: `top_a` and `top_p`, which are not, have 0.8."""
+_FOREIGN = frozenset({"models"})
+"""Names that look misspelt and are not: other servers know them."""
+_MOST_NAMED = 100
+_named: set[str] = set()
+"""Unknown fields that the log has told of."""
 
 
 def _is_integer(value: object) -> bool:
@@ -60,6 +71,7 @@ OBJECT = Rule("an object")
 ARRAY = Rule("an array")
 TEXTS = Rule("a string or an array of strings")
 ANYTHING = Rule("anything")
+NONE: Mapping[str, str] = {}
 
 
 def parse(body: Buffer, limit: int) -> dict[str, Any]:
@@ -82,24 +94,55 @@ def parse(body: Buffer, limit: int) -> dict[str, Any]:
     return document
 
 
-def checked(document: Mapping[str, Any], rules: Rules, required: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of *document* that are given, null counting as not given.
+def as_json(value: object) -> str:
+    """JSON for a model, of what a request holds.
 
     Raises:
-        ApiError: If one is unknown, missing, of the wrong type or out of range.
+        ApiError: If it is nested more deeply than JSON can be written here, which is less than can be read.
     """
-    for name in document:
-        if name not in rules:
-            close = difflib.get_close_matches(name, rules, 1)
-            advice = f"; did you mean `{close[0]}`?" if close else ""
-            raise ApiError(f"Unrecognized request argument supplied: {name}{advice}", param=name)
-    for name in required:
-        if document.get(name) is None:
-            raise ApiError(f"you must provide a `{name}` parameter", param=name, code="missing_required_parameter")
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as problem:
+        raise ApiError(f"We could not pass the JSON body of your request on: {problem}") from None
+
+
+def checked(
+    document: Mapping[str, Any], rules: Rules, required: tuple[str, ...], unsupported: Mapping[str, str] = NONE
+) -> dict[str, Any]:
+    """The known fields of *document* that are given, null counting as not given.
+
+    Clients send to everybody what some servers know, so that unknown fields are ignored, and the log tells of them.
+
+    Args:
+        document: The request.
+        rules: What known fields may hold.
+        required: Those that must be given.
+        unsupported: Fields that would make the answer another one, and what to do instead.
+
+    Raises:
+        ApiError: If one is unsupported, probably misspelt, missing, of the wrong type or out of range.
+    """
     given = {name: value for name, value in document.items() if value is not None}
+    for name in [name for name in given if name not in rules]:
+        if given.pop(name) and name in unsupported:
+            raise ApiError(f"`{name}` is not supported: {unsupported[name]}", param=name, code="unsupported_parameter")
+        _ignore(name, rules)
+    for name in required:
+        if name not in given:
+            raise ApiError(f"you must provide a `{name}` parameter", param=name, code="missing_required_parameter")
     for name, value in given.items():
         _check(name, value, rules[name])
     return given
+
+
+def _ignore(name: str, rules: Rules) -> None:
+    close = difflib.get_close_matches(name[:100], rules, 1, _MISSPELT)
+    if close and name not in _FOREIGN:
+        advice = f"did you mean `{close[0]}`?"
+        raise ApiError(f"Unrecognized request argument supplied: {name}; {advice}", param=name)
+    if name not in _named and len(_named) < _MOST_NAMED:
+        _named.add(name)
+        logger.info("requests have a field %.100r, which is unknown here and ignored", name)
 
 
 def _check(name: str, value: object, rule: Rule) -> None:

@@ -69,7 +69,7 @@ def for_completion(taken: Taken, new: Sequence[Alternatives], count: int, offset
 
 
 def _most_likely(alternatives: Alternatives, count: int) -> list[Mapping[str, Any]]:
-    return sorted(alternatives.values(), key=lambda one: -float(one.get("logprob") or _LEAST))[:count]
+    return sorted(alternatives.values(), key=lambda one: -_number(one))[:count]
 
 
 def _text(entry: Mapping[str, Any]) -> str:
@@ -78,4 +78,4 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 def _number(entry: Mapping[str, Any]) -> float:
     value = entry.get("logprob")
-    return max(_LEAST, float(value)) if value is not None else _LEAST
+    return min(max(_LEAST, float(value)), -_LEAST) if value is not None else _LEAST  # also for what is no number

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.errors import ApiError
 from naiad.frontends.openai.fields import ANYTHING, ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, TEXTS, Rule
@@ -39,6 +37,7 @@ _SAMPLING: dict[str, Rule] = {
     "ignore_eos": BOOLEAN,
     "min_tokens": Rule("an integer", 0),
     "stop_token_ids": ARRAY,
+    "allowed_token_ids": ARRAY,
     "bad_words": ARRAY,
     "include_stop_str_in_output": BOOLEAN,
     "skip_special_tokens": BOOLEAN,
@@ -54,6 +53,10 @@ _COMMON: dict[str, Rule] = {
     "stream_options": OBJECT,
     "max_tokens": Rule("an integer", 1),
     "response_format": OBJECT,
+    "guided_json": ANYTHING,
+    "guided_regex": TEXT,
+    "guided_choice": ARRAY,
+    "guided_grammar": TEXT,
     # Matters of OpenAI's own service, which clients may send to anyone.
     "user": TEXT,
     "metadata": OBJECT,
@@ -70,8 +73,24 @@ _COMPLETION: dict[str, Rule] = {
     "suffix": TEXT,
     "logprobs": Rule("an integer", 0, _COMPLETION_ALTERNATIVES),
 }
-_TEMPLATE = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort")
+_TEMPLATE = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort",
+             "add_generation_prompt", "continue_final_message")  # fmt: skip
 """Fields of a chat that belong to its conversation."""
+_GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+"""vLLM's earlier names for `structured_outputs`, which many clients still use."""
+_UNSUPPORTED = {
+    "functions": "give `tools` instead",
+    "function_call": "give `tool_choice` instead",
+    "chat_template": "conversations are written by the model's own template, or that of --openai-chat-template",
+    "documents": "give them to the template in `chat_template_kwargs`",
+    "audio": "models here write text alone",
+    "web_search_options": "models here search nothing",
+    "use_beam_search": "leave it out",
+    "prompt_logprobs": "give `echo` and `logprobs` to a model that can do that",
+    "prompt_embeds": "give a `prompt`",
+}
+"""Fields that would make the answer another one, and what to do instead."""
+_MOST_PROMPTS = 2048
 _CHAT: dict[str, Rule] = {
     **_COMMON,
     "messages": ARRAY,
@@ -82,6 +101,8 @@ _CHAT: dict[str, Rule] = {
     "tool_choice": ANYTHING,
     "parallel_tool_calls": BOOLEAN,
     "chat_template_kwargs": OBJECT,
+    "add_generation_prompt": BOOLEAN,
+    "continue_final_message": BOOLEAN,
     "reasoning_effort": TEXT,
     "verbosity": TEXT,
     "modalities": ARRAY,
@@ -121,7 +142,7 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
     Raises:
         ApiError: If it cannot be understood.
     """
-    given = fields.checked(document, _COMPLETION, ("model", "prompt"))
+    given = fields.checked(document, _COMPLETION, ("model", "prompt"), _UNSUPPORTED)
     if given.get("suffix"):
         raise ApiError("suffix is not currently supported", param="suffix")
     choices = given.get("n", 1)
@@ -151,7 +172,7 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> Questi
     Raises:
         ApiError: If it cannot be understood.
     """
-    given = fields.checked(document, _CHAT, ("model", "messages"))
+    given = fields.checked(document, _CHAT, ("model", "messages"), _UNSUPPORTED)
     if not given["messages"]:
         raise ApiError("`messages` must hold at least one message", param="messages")
     if given.get("modalities", ["text"]) != ["text"]:
@@ -167,7 +188,7 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> Questi
     conversation.update({name: given[name] for name in _TEMPLATE if name in given})
     return Question(
         model=given["model"],
-        prompts=(orjson.dumps(conversation).decode(),),
+        prompts=(fields.as_json(conversation),),
         is_chat=True,
         sampling=sampling,
         choices=given.get("n", 1),
@@ -180,8 +201,10 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> Questi
 def _sampling(given: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     sampling = {name: given[name] for name in _SAMPLING if name in given}
     sampling["max_tokens"] = tokens
-    structure = _structure(given.get("response_format"))
-    if structure is not None:
+    structure = _structure(given.get("response_format")) or {
+        kind: given[name] for name, kind in _GUIDED.items() if name in given
+    }
+    if structure:
         sampling["structured_outputs"] = structure
     return sampling
 
@@ -222,6 +245,8 @@ def _prompts(given: object) -> tuple[str, ...]:
         )
     if not all(prompts):
         raise ApiError("prompt must be non-empty", param="prompt")
+    if len(prompts) > _MOST_PROMPTS:
+        raise ApiError(f"`prompt` must hold at most {_MOST_PROMPTS} strings, got {len(prompts)}", param="prompt")
     return tuple(prompts)
 
 

@@ -27,7 +27,10 @@ class ChatTemplate:
             raise OptionError(
                 "--openai-chat-template needs Jinja; install naiad with the extra 'chat': pip install 'naiad[chat]'"
             ) from None
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        # `break` and `continue` are an extension of Jinja that Hugging Face's templates count on.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
@@ -45,14 +48,19 @@ class ChatTemplate:
         Raises:
             ApiError: If the template refuses it.
         """
+        if conversation.get("continue_final_message"):
+            raise ApiError(
+                "`continue_final_message` needs a model that takes conversations itself", param="continue_final_message"
+            )
+        begins = conversation.get("add_generation_prompt", True)
         further = dict(conversation.get("chat_template_kwargs") or {})
         try:
             return self._template.render(
                 messages=conversation["messages"],
                 tools=conversation.get("tools"),
-                **{"add_generation_prompt": True, "bos_token": "", "eos_token": "", **further},
+                **{"add_generation_prompt": begins, "bos_token": "", "eos_token": "", **further},
             )
-        except (self._problem, TypeError, ValueError) as problem:
+        except Exception as problem:  # noqa: BLE001 - a template can divide by zero, recurse, look up what is not there
             raise ApiError(f"The chat template refuses the conversation: {problem}", param="messages") from None
 
 
@@ -64,6 +72,12 @@ def _now(pattern: str) -> str:
     return datetime.now().astimezone().strftime(pattern)
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - their order, too
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
     """As Hugging Face's: Jinja's own filter would escape for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

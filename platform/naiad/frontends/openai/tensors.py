@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -13,6 +14,7 @@ import orjson
 from naiad.frontends.http.generate_request import deduce_shape
 from naiad.frontends.http.json_tensors import pack_strings, split_strings
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
+from naiad.frontends.openai.fields import as_json
 from naiad.frontends.openai.questions import Question
 from naiad.frontends.openai.template import ChatTemplate
 from naiad.protocol.datatypes import BY_NAME, NUMPY_TYPES, Datatype
@@ -75,7 +77,7 @@ def requests_for(
         "return_num_output_tokens": True,
         "return_logprobs": question.alternatives is not None,
         "return_message": takes_messages,
-        _SAMPLING: orjson.dumps(sampling).decode(),
+        _SAMPLING: as_json(sampling),
     }
     prompt_input = MESSAGES if takes_messages else TEXT_INPUT
     takes_sampling = _has(metadata.inputs, _SAMPLING)
@@ -157,12 +159,26 @@ def read_reply(response: InferResponse) -> Reply:
         for piece, reason in zip(pieces, strings(outputs.get("finish_reason")), strict=False):
             piece.finish_reason = None if reason in _UNFINISHED else reason
         for piece, logprobs in zip(pieces, strings(outputs.get("logprobs")), strict=False):
-            piece.logprobs = orjson.loads(logprobs or b"[]") or []
+            piece.logprobs = _json(logprobs) or []
         for piece, message in zip(pieces, strings(outputs.get("message")), strict=False):
-            piece.message = orjson.loads(message or b"{}")
-    except orjson.JSONDecodeError as problem:
+            piece.message = _message(_json(message))
+    except ValueError as problem:
         raise ApiError(f"The model answered with JSON that is none: {problem}", status=SERVER_ERROR) from None
     return Reply(pieces, total(outputs.get("num_input_tokens")), total(outputs.get("num_output_tokens")))
+
+
+def _json(text: str) -> Any:
+    """What the JSON says; also with the infinities that Python writes for probabilities of zero."""
+    try:
+        return orjson.loads(text or b"null")
+    except orjson.JSONDecodeError:
+        return json.loads(text)
+
+
+def _message(value: object) -> dict[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise ApiError("The model answered with a 'message' that is no JSON object", status=SERVER_ERROR)
+    return value or {}
 
 
 def strings(output: OutputTensor | None) -> list[str]:

@@ -1,0 +1,136 @@
+"""Answers whatever a model sends, and however often: each response counts once, each connection gets one answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from naiad.errors import NotReadyError
+from naiad.frontends.openai.logprobs import Taken, for_chat
+
+from .fake_models import given, said, served
+
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+def events(got):
+    return [line[len("data: ") :] for line in got.body.decode().splitlines() if line]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_after_a_failure_are_counted_too(stream):
+    """A model that does not notice that it was cancelled must not be held back for ever."""
+
+    def go_on(engine, request, sink):
+        sink.send(said("one", "too many"), False)
+        sink.send(said("two"), False)
+        sink.send(said("three"), True)
+
+    with served(go_on) as api:
+        got = api.ask("completions", prompt="x", stream=stream)
+        assert (got.status, got.json()["error"]["type"]) == (500, "server_error")
+        assert "Expected to find 1 string" in got.json()["error"]["message"]
+        assert (api.engine.cancelled, api.engine.taken_counts) == ([1], {1: 3})
+
+
+def test_responses_with_more_vectors_than_one_are_counted_and_the_first_is_the_answer():
+    def twice(engine, request, sink):
+        sink.send(said("[1.0]"), False)
+        sink.send(said("[2.0]"), False)
+        sink.send(None, True)
+
+    with served(twice) as api:
+        got = api.ask("embeddings", input="x")
+        assert got.json()["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0]}]
+        assert api.engine.taken_counts == {1: 2}
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}]', "[[1.0], [2.0]]", "7", "[", "null", '["a"]'])
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_what_is_no_vector_is_an_error_and_not_silence(text, encoding):
+    with served(lambda _, __, sink: sink.send(said(text), True)) as api:
+        got = api.ask("embeddings", input="x", encoding_format=encoding)
+        assert got.status == 500
+        assert got.json()["error"]["message"].startswith("The model answered with no vector: ")
+
+
+def test_the_answers_of_all_prompts_may_come_before_the_tickets():
+    with served(lambda _, request, sink: sink.send(said(given(request).upper()), True)) as api:
+        got = api.ask("completions", prompt=["a", "b", "c"])
+        assert [choice["text"] for choice in got.json()["choices"]] == ["A", "B", "C"]
+        assert api.engine.taken_counts == {1: 1, 2: 1, 3: 1}
+
+
+def test_prompts_behind_one_that_failed_at_once_are_not_even_asked():
+    with served(lambda _, __, sink: sink.send(said(error="no luck"), True)) as api:
+        assert api.ask("completions", prompt=["a", "b", "c"]).json()["error"]["message"] == "no luck"
+        assert len(api.engine.requests) == 1
+
+
+def test_a_prompt_that_is_refused_takes_back_those_before_it():
+    def refuse(engine, request, sink):
+        if given(request) == "b":
+            raise NotReadyError("the queue is full")
+
+    with served(refuse) as api:
+        got = api.ask("completions", prompt=["a", "b", "c"])
+        assert (got.status, got.json()["error"]["message"]) == (503, "the queue is full")
+        assert api.engine.cancelled == [1]
+
+
+def test_a_fault_of_the_servers_own_is_told_in_openais_shape(caplog):
+    def break_down(engine, request, sink):
+        raise RuntimeError("nobody expected this")
+
+    with served(break_down) as api:
+        for path, document in (("completions", {"prompt": "x"}), ("embeddings", {"input": "x"})):
+            got = api.ask(path, **document)
+            assert (got.status, got.json()["error"]["type"]) == (500, "server_error")
+            assert "internal error" in got.json()["error"]["message"]
+    assert "nobody expected this" in caplog.text
+
+
+def test_probabilities_of_zero_and_of_one_are_numbers_and_in_order():
+    likely = {
+        "1": {"logprob": float("-inf"), "rank": 9, "decoded_token": "never"},
+        "2": {"logprob": 0.0, "rank": 1, "decoded_token": "surely"},
+    }
+    alternatives = json.dumps([likely])  # as Python writes it: -Infinity
+    assert "-Infinity" in alternatives
+    with served(lambda _, __, sink: sink.send(said("surely", logprobs=[alternatives]), True)) as api:
+        got = api.ask("chat/completions", messages=CHAT, logprobs=True, top_logprobs=2)
+        token = got.json()["choices"][0]["logprobs"]["content"][0]
+        assert (token["token"], token["logprob"]) == ("surely", 0.0)
+        assert [(one["token"], one["logprob"]) for one in token["top_logprobs"]] == [("surely", 0), ("never", -9999)]
+    odd = [{"1": {"logprob": value, "decoded_token": "x"}} for value in (float("inf"), float("nan"))]
+    assert [token["logprob"] for token in for_chat(Taken(), odd, 0)] == [9999.0, -9999.0]
+
+
+@pytest.mark.parametrize("message", ["[]", '"text"', "3"])
+def test_a_message_that_is_no_object_is_the_models_fault(message):
+    with served(lambda _, __, sink: sink.send(said("x", message=[message]), True)) as api:
+        got = api.ask("chat/completions", messages=CHAT)
+        assert (got.status, "that is no JSON object" in got.json()["error"]["message"]) == (500, True)
+
+
+def test_calls_of_tools_may_have_no_index():
+    call = {"index": None, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = json.dumps({"tool_calls": [call]})
+    with served(lambda _, __, sink: sink.send(said("", message=[message]), True)) as api:
+        got = api.ask("chat/completions", messages=CHAT).json()["choices"][0]["message"]
+        assert (got["content"], [made["id"] for made in got["tool_calls"]]) == (None, ["c"])
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    deep = "x"
+    for _ in range(300):
+        deep = {"a": deep}
+    with served(lambda _, __, sink: sink.send(said("x"), True)) as api:
+        for path, fields in (
+            ("chat/completions", {"messages": CHAT, "chat_template_kwargs": deep}),
+            ("completions", {"prompt": "x", "structured_outputs": deep}),
+        ):
+            got = api.ask(path, **fields)
+            assert (got.status, got.json()["error"]["type"]) == (400, "invalid_request_error")
+            assert "could not pass the JSON body" in got.json()["error"]["message"]
+        assert api.ask("completions", prompt=["x"] * 3000).json()["error"]["message"].startswith("`prompt` must hold")
