@@ -1,0 +1,336 @@
+"""Guests forked from a process that has done their imports: as any other guest, or started as any other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+from guest.test_interpreters import environment_with_numpy, interpreters
+from naiad.errors import GuestDiedError
+from naiad.workers.prewarm import ForkServers
+
+from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
+
+MODEL = f"""
+    def initialize(self, args):
+        import numpy, random, threading
+        sys.stderr.write(f"drew {{numpy.random.rand()}} {{random.random()}}\\n")
+        print("modules", sorted(sys.modules.keys() & {{"slow_to_import", "asyncio"}}), sys.argv[1], flush=True)
+        print("stdin", repr(sys.stdin.read()), "threads", threading.active_count() - 1, flush=True)  # the heartbeat
+{IDENTITY}
+"""
+DIES = """
+    def execute(self, requests):
+        how = int(pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()[0])
+        if how < 0:
+            os.kill(os.getpid(), -how)
+        os._exit(how)
+"""
+
+
+@contextlib.contextmanager
+def borrowed(servers: ForkServers, *modules: str):
+    warmth = servers.borrow(modules)
+    try:
+        yield warmth
+    finally:
+        warmth.release()
+
+
+def warm_spec(folder: Path, warmth, methods: str = MODEL, modules: str = "", **variables: str):
+    """A model whose guests are forked; *modules* is the source of `slow_to_import` in its environment."""
+    library = folder / "packages"
+    library.mkdir(exist_ok=True)
+    (library / "slow_to_import.py").write_text(textwrap.dedent(modules))
+    spec = launch_spec(folder, methods)
+    environ = {**spec.environ, "PYTHONPATH": str(library), **variables}
+    return dataclasses.replace(spec, environ=environ, prewarm=warmth)
+
+
+def parent_of(worker) -> psutil.Process:
+    return psutil.Process(worker.pid).parent()
+
+
+async def ended(*pids: int) -> None:
+    await until(lambda: not any(map(is_running, pids)), f"{pids} to end")
+
+
+def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path):
+    async def serve():
+        with borrowed(ForkServers(), "numpy", "slow_to_import") as warmth:
+            spec = warm_spec(tmp_path, warmth)
+            guests = await asyncio.gather(*(started(spec) for _ in range(3)))
+            parents = {parent_of(worker).pid for worker, _ in guests}
+            sessions = [os.getsid(worker.pid) for worker, _ in guests]
+            assert sessions == [worker.pid for worker, _ in guests]
+            assert len(parents) == 1
+            assert parents.isdisjoint({os.getpid(), *sessions})
+            for number, (worker, owner) in enumerate(guests):
+                worker.execute([(number, request(number, 2))], 1)
+                await until(lambda owner=owner: owner.answers, "the answer")
+                assert owner.outputs()[0].tolist() == [number, 2]
+            drawn = []
+            for worker, owner in guests:
+                await worker.stop(5)
+                assert worker._process.exited.result() == 0
+                assert ("stdout", "modules ['slow_to_import'] --socket") in owner.lines
+                assert ("stdout", "stdin '' threads 1") in owner.lines
+                drawn += [number for stream, line in owner.lines if stream == "stderr" for number in line.split()[1:]]
+            assert len(set(drawn)) == 6
+        await ended(*parents)
+
+    run(serve())
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        (7, 7, "exited with status 7"),
+        (-int(signal.SIGSEGV), -11, "was killed by SIGSEGV"),
+        (0, 0, "exited with status 0"),
+    ],
+)
+def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
+    async def die():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            worker, owner = await started(warm_spec(tmp_path, warmth, DIES))
+            worker.execute([(1, request(how))], 1)
+            await until(lambda: owner.deaths, "the obituary")
+            (error,) = owner.deaths
+            assert error.exit_status == status
+            assert f"pid {worker.pid} {words}" in error.message
+            assert not psutil.pid_exists(worker.pid)
+
+    run(die())
+
+
+def test_what_a_forked_guest_started_ends_with_it(tmp_path):
+    methods = """
+        def initialize(self, args):
+            import subprocess
+            print("child", subprocess.Popen(["sleep", "100"]).pid, flush=True)
+
+        def execute(self, requests):
+            os._exit(1)
+    """
+
+    async def die():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            worker, owner = await started(warm_spec(tmp_path, warmth, methods))
+            await until(lambda: owner.lines, "the child's number")
+            child = int(owner.lines[0][1].split()[1])
+            worker.execute([(1, request(1))], 1)
+            await until(lambda: owner.deaths, "the obituary")
+            await ended(child)
+
+    run(die())
+
+
+def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_a_new_one(tmp_path):
+    async def kill_it():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            spec = warm_spec(tmp_path, warmth)
+            guests = [await started(spec) for _ in range(2)]
+            server = parent_of(guests[0][0])
+            server.kill()
+            for worker, owner in guests:
+                await until(lambda owner=owner: owner.deaths, "the obituary")
+                (error,) = owner.deaths
+                assert error.exit_status == -signal.SIGKILL
+                assert (
+                    f"pid {worker.pid} was killed: the process it was forked from is gone: the fork server ended: "
+                    f"pid {server.pid} was killed by SIGKILL"
+                ) in error.message
+            worker, _ = await started(spec)
+            assert parent_of(worker).pid not in {server.pid, os.getpid()}
+            await worker.kill()
+
+    run(kill_it())
+
+
+def test_two_models_share_a_fork_server_until_the_last_of_them_goes(tmp_path):
+    async def serve():
+        servers = ForkServers()
+        with borrowed(servers, "numpy") as first:
+            with borrowed(servers, "numpy") as second:
+                one, _ = await started(warm_spec(tmp_path, first))
+                two, _ = await started(warm_spec(tmp_path, second))
+                server = parent_of(one).pid
+                assert parent_of(two).pid == server
+                await two.kill()
+            assert is_running(server)
+            await one.kill()
+        await ended(server)
+        assert repr(servers) == "<ForkServers []>"
+
+    run(serve())
+
+
+def test_other_variables_and_other_modules_make_another_fork_server(tmp_path):
+    async def serve():
+        servers = ForkServers()
+        with borrowed(servers, "numpy") as first, borrowed(servers, "numpy", "slow_to_import") as second:
+            specs = [warm_spec(tmp_path, first, OMP_NUM_THREADS=str(threads)) for threads in (1, 2)]
+            workers = [(await started(spec))[0] for spec in (*specs, warm_spec(tmp_path, second))]
+            assert len({parent_of(worker).pid for worker in workers}) == 3
+            for worker in workers:
+                await worker.kill()
+
+    run(serve())
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (
+            "import no_such_module",
+            "slow_to_import cannot be imported: ModuleNotFoundError: No module named 'no_such_mod",
+        ),
+        ("import os; os._exit(3)", "the fork server ended: pid PID exited with status 3"),
+        (
+            "import sys; sys.exit('broken for good')",
+            "the fork server ended: pid PID exited with status 1. Its last lines on stderr:\nbroken for good",
+        ),
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True).start()",
+            "importing slow_to_import left threads running: busy",
+        ),
+        (
+            """
+            import ctypes
+            libc = ctypes.CDLL(None)
+            thread = ctypes.c_ulong()
+            libc.pthread_create(ctypes.byref(thread), None, libc.pause, None)
+            """,
+            "importing slow_to_import left threads of a native library running",
+        ),
+    ],
+    ids=["missing", "ends", "exits", "thread", "native-thread"],
+)
+def test_where_forking_will_not_do_the_guest_is_started_as_any_other(tmp_path, caplog, module, reason):
+    caplog.set_level(logging.INFO)
+
+    async def serve():
+        with borrowed(ForkServers(), "numpy", "slow_to_import") as warmth:
+            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+            assert parent_of(worker).pid == os.getpid()
+            await worker.kill()
+
+    run(serve())
+
+    (record,) = [record for record in caplog.records if "without the prewarmed" in record.getMessage()]
+    start = "'m_0_0' is started without the prewarmed numpy, slow_to_import: "
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(start)
+    pid = record.getMessage().partition("pid ")[2].split(" ")[0]
+    assert record.getMessage()[len(start) :].startswith(reason.replace("PID", pid))
+
+
+def test_an_import_that_hangs_does_not_hold_the_guest_up_for_ever(tmp_path, caplog):
+    async def serve():
+        with borrowed(ForkServers(), "slow_to_import") as warmth:
+            spec = warm_spec(
+                tmp_path, warmth, modules="import sys, time\nif '--fork-server' in sys.argv: time.sleep(99)"
+            )
+            worker, _ = await started(dataclasses.replace(spec, start_timeout=2))
+            await worker.kill()
+
+    run(serve())
+
+    assert "importing slow_to_import made no progress for 2 s (stub-timeout-seconds)" in caplog.text
+
+
+def test_a_system_without_pidfds_starts_guests_as_any_other(tmp_path, caplog, monkeypatch):
+    async def serve():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            spec = warm_spec(tmp_path, warmth)
+            monkeypatch.delattr(os, "pidfd_open")
+            worker, _ = await started(spec)
+            assert parent_of(worker).pid == os.getpid()
+            await worker.kill()
+
+    run(serve())
+
+    assert "it needs pidfds, which came with Linux 5.3" in caplog.text
+
+
+def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
+    async def serve():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            spec = warm_spec(tmp_path, warmth)
+            first, _ = await started(spec)
+            server = parent_of(first)
+            for _ in range(5):
+                worker, _ = guest(spec)
+                start = asyncio.ensure_future(worker.start())
+                await asyncio.sleep(0)  # far enough for it to ask for the fork, and no further
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
+            await until(lambda: [each.pid for each in server.children()] == [first.pid], "the others to go")
+            await first.kill()
+
+    run(serve())
+
+
+def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_path):
+    async def serve():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            spec = dataclasses.replace(warm_spec(tmp_path, warmth), python=tmp_path / "python")
+            worker, _ = guest(spec)
+            with pytest.raises(GuestDiedError, match=r"cannot start 'm_0_0': .*No such file"):
+                await worker.start()
+
+    run(serve())
+
+
+def test_a_fork_server_that_names_a_process_not_its_own_is_ended(tmp_path, caplog):
+    """Whoever is named will be killed one day."""
+    module = """
+        import os, sys
+        import naiad_stub.forkserver as forkserver
+
+        if "--fork-server" in sys.argv:
+            forkserver.os = type("Os", (), {"__getattr__": lambda self, name: (lambda: 1) if name == "fork" else getattr(os, name)})()
+            forkserver._threads_outlive_fork = lambda: False
+    """
+
+    async def serve():
+        with borrowed(ForkServers(), "slow_to_import") as warmth:
+            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+            assert parent_of(worker).pid == os.getpid()
+            await worker.kill()
+
+    run(serve())
+
+    assert "it broke the protocol: process 1 is none of its guests" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+def test_guests_are_forked_under_every_interpreter(version, python, tmp_path):
+    environ = environment_with_numpy(version, python, tmp_path / "numpy")
+
+    async def serve():
+        with borrowed(ForkServers(), "numpy", "asyncio") as warmth:
+            spec = launch_spec(tmp_path, IDENTITY)
+            environ["PYTHONWARNINGS"] = "error::DeprecationWarning:naiad_stub.forkserver"
+            spec = dataclasses.replace(spec, python=Path(python), environ=environ, prewarm=warmth, start_timeout=60)
+            guests = [await started(spec) for _ in range(2)]
+            for worker, owner in guests:
+                assert worker.python.startswith(".".join(map(str, version)))
+                assert parent_of(worker).pid != os.getpid()
+                worker.execute([(1, request(1, 2))], 1)
+                await until(lambda owner=owner: owner.answers, "the answer")
+                await worker.stop(5)
+                assert worker._process.exited.result() == 0
+                assert owner.lines == []
+
+    run(serve())
