@@ -124,6 +124,24 @@ def test_nothing_that_tells_the_backend_is_refused(make):
     assert refused(make(model_py=False)).startswith("Invalid model name: Could not determine backend for model 'm'")
 
 
+@pytest.mark.parametrize("folder", ["inner", "models/inner"])
+def test_a_folder_that_holds_models_may_be_the_repository_that_was_meant(make, folder):
+    files = make(model_py=False, files={f"{folder}/config.pbtxt": ""})
+
+    model = files.directory / folder
+    assert refused(files).endswith(f" There is a model in '{model}', so '{model.parent}' may be the model repository.")
+
+
+def test_a_model_in_the_place_of_the_repository_is_recognised(make):
+    model = make(files={"config.pbtxt": ""}).directory
+
+    version = ModelFiles(name="1", repository=model, directory=model / "1")
+
+    assert refused(version).endswith(
+        f" '{model}' looks like a model: the folder above it, '{model.parent}', may be the model repository."
+    )
+
+
 @pytest.mark.parametrize("other", [".git", "configs", "00"])
 def test_files_are_looked_for_in_a_version_directory_whatever_else_is_there(make, other):
     files = make(files={f"{other}/model.onnx": ""})

@@ -51,7 +51,10 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     """
     if files.is_renamed:
         message.name = files.name
-    fill_backend(message, files.name, _first_version_listing(files.directory))
+    try:
+        fill_backend(message, files.name, _first_version_listing(files.directory))
+    except ConfigError as error:
+        raise ConfigError(error.message + _perhaps_misplaced(files.directory), code=error.code) from None
     normalise(message)
     validate(message, with_io=strict)
     validate_name(message, files.name)
@@ -83,6 +86,18 @@ def _parse_file(path: Path) -> pb.ModelConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from error
     return parse_text(text, path)
+
+
+def _perhaps_misplaced(directory: Path) -> str:
+    """A sentence for folders that are no model since the repository named is a level too high, or too low."""
+    above = directory.parent
+    if version_number(directory.name) is not None and (above / CONFIG_FILENAME).exists():
+        return f" '{above}' looks like a model: the folder above it, '{above.parent}', may be the model repository."
+    below = (path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIG_FILENAME}"))
+    model = next(below, None)
+    if model is None:
+        return ""
+    return f" There is a model in '{model}', so '{model.parent}' may be the model repository."
 
 
 def _first_version_listing(directory: Path) -> Mapping[str, bool] | None:
