@@ -46,14 +46,14 @@ def main() -> int:
     options = _options()
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for number in range(options.rounds + 1):
-        for is_forked in found:
+        for is_forked, values in found.items():
             measured = _measure(options, is_forked=is_forked)
             if number:  # the first of each is for the caches of the system
-                found[is_forked].append(measured)
+                values.append(measured)
     print(f"{options.instances} instances that import {options.modules}, median of {options.rounds} starts\n")
     print("| | until ready | all instances | each |\n|---|---|---|---|")
     for is_forked, name in ((False, "started one by one"), (True, "forked")):
-        seconds, memory = (statistics.median(values) for values in zip(*found[is_forked], strict=True))
+        seconds, memory = (statistics.median(column) for column in zip(*found[is_forked], strict=True))
         print(f"| {name} | {seconds:.2f} s | {memory:.0f} MiB | {memory / options.instances:.1f} MiB |")
     return 0
 
