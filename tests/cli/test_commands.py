@@ -89,6 +89,26 @@ def test_a_mistake_prints_usage_and_what_is_wrong_and_exits_with_1(command):
     assert lines[-2:] == ['Bad option: "--bogus".', "unknown flag"]
 
 
+@pytest.mark.parametrize(("command", "own"), [("explain", "--prepare"), ("doctor", "--strict"), ("run", "--input")])
+def test_a_mistake_in_another_command_shows_what_that_command_takes(command, own):
+    result = run("naiad", command, "x", "--bogus")
+    assert result.returncode != 0
+    assert own in result.stderr
+    assert "--http-port" not in result.stderr
+    assert result.stderr.splitlines()[-2:] == ['Bad option: "--bogus".', "unknown flag"]
+
+
+def test_a_model_is_explained_in_a_repository_that_has_to_be_named():
+    result = run("naiad", "explain", "m")
+    assert result.returncode == 1
+    assert result.stderr == "naiad explain MODEL: say where the model is: --model-repository=DIRECTORY\n"
+
+
+@pytest.mark.parametrize("group", [(), ("env",), ("init",)])
+def test_no_line_of_an_overview_is_cut_off(group):
+    assert "..." not in run("naiad", *group, "--help").stdout.replace("[ARGS]...", "")
+
+
 def test_a_stray_argument_is_named_last():
     result = run("tritonserver", "--http-port=1", "stray")
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "Unexpected argument: stray")

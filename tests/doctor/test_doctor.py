@@ -257,7 +257,7 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
     ("arguments", "text"),
     [
         (["nowhere"], "nowhere"),
-        ([], "--model-repository must be specified"),
+        ([], "naiad doctor MODEL_REPOSITORY: name the directory or URI of a model repository"),
         (["{models}", "--no-such-flag"], "unrecognized option"),
         (["{models}", "--model=nobody"], "there is no model 'nobody'; there are m"),
     ],

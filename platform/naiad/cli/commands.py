@@ -30,7 +30,7 @@ class _Group(click.Group):
 def _naiad() -> None:
     """Serve models written in Python, each in its own Python.
 
-    Without a command, flags are those of `naiad serve`: `naiad --model-repository=models`.
+    Flags without a command are those of `naiad serve`.
     """
 
 
@@ -73,7 +73,7 @@ def _doctor(flags: tuple[str, ...]) -> int:
 @_naiad.command("bundle", context_settings=_PASS_ON)
 @click.argument("flags", metavar="[FLAGS]...", nargs=-1, type=click.UNPROCESSED)
 def _bundle(flags: tuple[str, ...]) -> int:
-    """Put a server with its models and environments into one file or image."""
+    """Put a server and its models into one file or image."""
     from naiad.cli.bundle import bundle
 
     return bundle(flags)

@@ -18,7 +18,7 @@ from naiad.config.options import options_from
 from naiad.doctor.examine import examine
 from naiad.doctor.findings import Finding, Report, Severity
 from naiad.environments.reporter import default_reporter
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, OptionError
 
 __all__ = ["doctor"]
 
@@ -30,6 +30,7 @@ _STRICT = Flag("strict", Kind.NOTHING, "", "Exit with 1 for warnings, too.")
 _NOTES = Flag("notes", Kind.NOTHING, "", "Print notes, too: what is missing that the code can do without.")
 _PACKED = Flag("leave-packed", Kind.NOTHING, "", "Unpack no archives; what needs that is not examined.")
 _OWN_FLAGS = tuple(replace(flag, group=_GROUP, own=True) for flag in (_MODEL, _JSON, _STRICT, _NOTES, _PACKED))
+_SHOWN_FLAGS = (*_OWN_FLAGS, *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name == HELP))
 _FOUND, _NOT_EXAMINED = 1, 2
 
 
@@ -40,20 +41,21 @@ def doctor(arguments: Sequence[str]) -> int:
         own = {flag.name for flag in _OWN_FLAGS}
         asked = {flag.name for flag, _ in found if flag.name in own}
         if any(flag.name == HELP for flag, _ in found):
-            helped = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name == HELP)]
-            print(usage(_PROGRAM, [replace(flag, group=_GROUP) for flag in helped]), end="")
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
         repository = next(flag for flag in SERVER_FLAGS if flag.name == "model-repository")
         flags = [
             *((repository, each) for each in others),
             *((flag, text) for flag, text in found if flag.name not in own),
         ]
+        if not any((flag.same_as or flag.name) == repository.name for flag, _ in flags):
+            raise OptionError(f"{_PROGRAM}: name the directory or URI of a model repository")
         options = options_from(flags, environ=os.environ)
         only = [text for flag, text in found if flag.name == _MODEL.name]
         with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
             examined = examine(options, default_reporter(), only=only, unpack=_PACKED.name not in asked)
     except UsageError as error:
-        report(error, _PROGRAM)
+        report(error, _PROGRAM, _SHOWN_FLAGS)
         return _NOT_EXAMINED
     except NaiadError as error:
         print(error.message, file=sys.stderr)

@@ -13,7 +13,7 @@ from naiad.config.environment_source import EnvironmentSource
 __all__ = ["FETCHING_COMMANDS"]
 
 
-@click.command("prefetch")
+@click.command("prefetch", short_help="Bring environments into the store before a start.")
 @click.argument("environments", nargs=-1)
 @click.option(
     "--model-repository", "repositories", multiple=True, help="Also all that its models need; repeat it for several."
@@ -103,7 +103,7 @@ def _say(done: list[dict[str, str]]) -> None:
         click.echo("nothing to prefetch: name environments, or a --model-repository whose models have some")
 
 
-@click.command("keygen")
+@click.command("keygen", short_help="Make a key to sign archives with.")
 @click.argument("private", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", default="", help="Name of the key, for messages; the file's unless given.")
 def _keygen(private: Path, name: str) -> None:
@@ -115,7 +115,7 @@ def _keygen(private: Path, name: str) -> None:
     click.echo(f"wrote the private key to {private}; append the lines above to the server's --env-trust file", err=True)
 
 
-@click.command("sign")
+@click.command("sign", short_help="Sign an archive.")
 @click.argument("archive", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--key", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The private key."

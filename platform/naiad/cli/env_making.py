@@ -13,7 +13,7 @@ _RECIPE = click.argument("recipe", type=click.Path(exists=True, file_okay=False,
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command("lock")
+@click.command("lock", short_help="Write down, with digests, what a recipe comes to.")
 @_RECIPE
 @click.option(
     "--python", "pythons", metavar="VERSION", multiple=True, help="Resolve for this version alone; may be repeated."
@@ -60,7 +60,7 @@ def _build(
     click.echo(f"built {built.prefix} with Python {built.version} and {len(built.packages)} packages")
 
 
-@click.command("download")
+@click.command("download", short_help="Fetch a recipe's wheels, to build without a network.")
 @_RECIPE
 @click.option("-o", "--output", required=True, type=_FOLDER, help="Directory for the wheels.")
 @click.option("--python", metavar="VERSION", help="A version of Python or an interpreter, instead of the recipe's.")
@@ -73,7 +73,7 @@ def _download(recipe: Path, output: Path, python: str | None) -> None:
     click.echo(f"fetched {len(list(output.iterdir()))} files for Python {version} into {output}")
 
 
-@click.command("pack")
+@click.command("pack", short_help="Pack an environment into an archive.")
 @click.argument("prefix", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The archive, ENV.tar.zst unless given.")
 @click.option(

@@ -72,7 +72,7 @@ def _list(store: Path, json: bool) -> None:  # noqa: FBT001 - click's way
         click.echo(f"no environments in {store}")
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="Say what an archive, directory or digest is.")
 @click.argument("environment")
 @click.option(
     "--model-repository",
@@ -97,7 +97,7 @@ def _inspect(environment: str, repositories: tuple[str, ...], store: Path, json:
         click.echo(inspection_text(found, models), nl=False)
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check archives, or what is in the store.")
 @click.argument("environments", nargs=-1)
 @trust_option
 @store_option
@@ -157,7 +157,7 @@ def _gc(older_than: str | None, keep_bytes: str | None, dry_run: bool, store: Pa
     click.echo(f"{verb} {len(rows)} environments and {done.leftovers} leftovers, {freed}; {done.kept} stay")
 
 
-@click.command("remove")
+@click.command("remove", short_help="Remove environments from the store.")
 @click.argument("environments", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 @store_option

@@ -29,7 +29,12 @@ __all__ = ["explain"]
 _GROUP = "Explain (all flags of the server work, too; --model-repository is needed)"
 _PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and say what is in it.", own=True)
 _VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; all that would be loaded unless given.", own=True)
+_REPOSITORY = "model-repository"
 _OWN_FLAGS = tuple(replace(flag, group=_GROUP) for flag in (_PREPARE, _VERSION))
+_SHOWN_FLAGS = (
+    *_OWN_FLAGS,
+    *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name in {_REPOSITORY, HELP}),
+)
 
 
 def explain(arguments: Sequence[str]) -> int:
@@ -38,11 +43,12 @@ def explain(arguments: Sequence[str]) -> int:
     try:
         found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), program)
         if any(flag.name == HELP for flag, _ in found):
-            own = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name in {"model-repository", HELP})]
-            print(usage(program, [replace(flag, group=_GROUP) for flag in own]), end="")
+            print(usage(program, _SHOWN_FLAGS), end="")
             return 0
         if len(others) != 1:
             raise OptionError(f"{program}: name one model. Got {', '.join(others) or 'none'}")
+        if not any((flag.same_as or flag.name) == _REPOSITORY for flag, _ in found):
+            raise OptionError(f"{program}: say where the model is: --model-repository=DIRECTORY")
         own_names = {flag.name for flag in _OWN_FLAGS}
         options = options_from([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
         versions = [convert(flag, text) for flag, text in found if flag.name == _VERSION.name]
@@ -50,7 +56,7 @@ def explain(arguments: Sequence[str]) -> int:
         with open_log(replace(log_settings(options), info=prepare)):
             return _explain(others[0], options, version=int(versions[-1]) if versions else None, prepare=prepare)
     except UsageError as error:
-        return report(error, program)
+        return report(error, program, _SHOWN_FLAGS)
     except NaiadError as error:
         if isinstance(error, ResolutionError) and error.decided:
             print(explain_steps(step for step in error.decided if isinstance(step, Step)), flush=True)

@@ -42,7 +42,7 @@ def _model(name: str, function: str | None, repository: str, root: Path) -> None
     _write(scaffold, root)
 
 
-@click.command("backend")
+@click.command("backend", short_help="Write the shared backend NAME, and a model for it.")
 @click.argument("name")
 @click.option("--backend-directory", "backends", default="backends", show_default=True, help="Where backends are.")
 @_repository

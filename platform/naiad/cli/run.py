@@ -43,6 +43,7 @@ _WITH = Flag(
 _JSON = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
 _DEBUG = Flag("debug", Kind.STRING, "pdb", "Run it under a debugger, without time limits: pdb, or debugpy[:port].")
 _OWN_FLAGS = tuple(replace(flag, group=_GROUP, own=True) for flag in (_INPUT, _VERSION, _WITH, _JSON, _DEBUG))
+_SHOWN_FLAGS = (*_OWN_FLAGS, *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name == HELP))
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _FAILED, _REQUEST_FAILED = 1, 2
 _NO_LIMIT = 1_000_000.0
@@ -75,8 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
         found, others = split(spelled, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
-            own = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name == HELP)]
-            print(usage(_PROGRAM, [replace(flag, group=_GROUP) for flag in own]), end="")
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
         if len(others) != 1:
             raise OptionError(f"{_PROGRAM}: name one model's directory. Got {', '.join(others) or 'none'}")
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
                 logging.getLogger(name).setLevel(logging.WARNING)
             return _run(wanted, options)
     except UsageError as error:
-        return report(error, _PROGRAM)
+        return report(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return _FAILED

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from naiad.cli.usage import usage
-from naiad.config.flag import UsageError, as_written
+from naiad.config.flag import Flag, UsageError, as_written
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
 from naiad.config.options import LogFormat, ServerOptions, options_from
@@ -50,12 +50,12 @@ def serve(arguments: Sequence[str], program: str) -> int:
         return run(options, log)
 
 
-def report(error: OptionError, program: str) -> int:
-    """Print what is wrong with a command line, after the usage where that helps; the exit code."""
+def report(error: OptionError, program: str, flags: Iterable[Flag] = SERVER_FLAGS) -> int:
+    """Print what is wrong with a command line, after the usage with these flags where that helps; the exit code."""
     if isinstance(error, UsageError):
         if error.preface:
             print(error.preface, file=sys.stderr)
-        print(usage(program, SERVER_FLAGS), file=sys.stderr)
+        print(usage(program, flags), file=sys.stderr)
     print(error.message, file=sys.stderr)
     return 1
 
