@@ -37,7 +37,8 @@ def text_of(page, name):
 
 
 def choose(page, select, value):
-    until(page, lambda: value in [option.text for option in page.find_elements(By.CSS_SELECTOR, f"#{select} option")])
+    script = "return [...document.getElementById(arguments[0]).options].map(option => option.value)"
+    until(page, lambda: value in page.execute_script(script, select))  # at one instant, as `rows`
     Select(page.find_element(By.ID, select)).select_by_visible_text(value)
 
 

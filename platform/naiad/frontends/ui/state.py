@@ -13,6 +13,7 @@ import psutil
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
+from naiad.repository.layout import model_key
 
 
 class WatchedEngine(EngineDoor, Protocol):
@@ -48,6 +49,7 @@ class State:
         self._engine = engine
         self._origins = origins
         self._started = time.monotonic()
+        self._processes: dict[tuple[str, int], tuple[psutil.Process, str]] = {}
 
     def document(self) -> dict[str, Any]:
         """All of it."""
@@ -59,17 +61,36 @@ class State:
                 "uptime_seconds": time.monotonic() - self._started,
             },
             "models": list(self._models()),
-            "guests": [_guest(instance) for instance in self._engine.instances() if instance.pid],
+            "guests": list(self._guests()),
         }
+
+    def _guests(self) -> Iterable[dict[str, Any]]:
+        instances = [instance for instance in self._engine.instances() if instance.pid]
+        known, self._processes = self._processes, {}
+        for instance in instances:
+            key = instance.name, instance.pid
+            memory, interpreter = 0, ""
+            with suppress(psutil.Error):  # it may end just now
+                found = known.get(key) or _process(instance.pid)  # asked once: requests wait meanwhile
+                memory, interpreter = found[0].memory_info().rss, found[1]
+                self._processes[key] = found
+            yield {
+                "name": instance.name,
+                "model": instance.model,
+                "version": instance.version,
+                "pid": instance.pid,
+                "memory_bytes": memory,
+                "interpreter": interpreter,
+                "restarts": ", ".join(f"{count} x {reason}" for reason, count in sorted(instance.restarts.items())),
+            }
 
     def _models(self) -> Iterable[dict[str, Any]]:
         origins = self._origins()
-        statistics = {(each.name, each.version): each for each in self._engine.statistics()}
+        statistics = {(each.namespace, each.name, each.version): each for each in self._engine.statistics()}
         for entry in self._engine.repository_index():
-            key = (entry.name, entry.version)
-            origin = origins.get(key)
+            origin = origins.get((entry.name, entry.version))
             yield {
-                "name": entry.name,
+                "name": model_key(entry.namespace, entry.name),
                 "version": entry.version,
                 "state": entry.state.value if entry.state is not None else "",
                 "reason": entry.reason,
@@ -77,12 +98,12 @@ class State:
                 "backend": origin.backend if origin is not None else "",
                 "code": origin.code if origin is not None else "",
                 "environment": origin.environment if origin is not None else "",
-                **_counts(statistics.get(key)),
+                **_counts(statistics.get((entry.namespace, entry.name, entry.version))),
             }
 
     def _writes_text(self, entry: IndexEntry) -> bool:
         try:
-            metadata = self._engine.model_metadata(entry.name)
+            metadata = self._engine.model_metadata(model_key(entry.namespace, entry.name))
         except NaiadError:
             return False
         inputs = {tensor.name for tensor in metadata.inputs}
@@ -97,19 +118,8 @@ def _counts(statistics: ModelStatistics | None) -> dict[str, int]:
     return {"success_count": success.count, "success_ns": success.ns, "fail_count": fail.count, "pending": pending}
 
 
-def _guest(instance: InstanceStatus) -> dict[str, Any]:
-    memory, interpreter = 0, ""
-    with suppress(psutil.Error):  # it may end just now
-        process = psutil.Process(instance.pid)
-        memory = process.memory_info().rss
-        command = process.cmdline()
-        interpreter = command[0] if command else process.exe()
-    return {
-        "name": instance.name,
-        "model": instance.model,
-        "version": instance.version,
-        "pid": instance.pid,
-        "memory_bytes": memory,
-        "interpreter": interpreter,
-        "restarts": ", ".join(f"{count} x {reason}" for reason, count in sorted(instance.restarts.items())),
-    }
+def _process(pid: int) -> tuple[psutil.Process, str]:
+    """A process and what interprets it."""
+    process = psutil.Process(pid)
+    command = process.cmdline()
+    return process, command[0] if command else process.exe()
