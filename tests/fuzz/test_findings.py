@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from naiad.config.model import freeze
 from naiad.config.text import parse_text
 from naiad.engine.warmup import read_samples
 from naiad.errors import ConfigError, InvalidRequestError
+from naiad.frontends.http.json_tensors import to_bytes
+from naiad.protocol.datatypes import Datatype
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
 from naiad.scheduling.choose import scheduler_for
@@ -51,6 +54,12 @@ def test_datatype_that_no_tensor_has_is_refused_in_warm_up(read, tmp_path):
         InvalidRequestError, match="inference input 'I' data-type is '<invalid>', but model 'm' expects"
     ):
         read_samples(config, tmp_path)
+
+
+def test_numbers_that_are_too_large_for_their_datatype_are_infinite_and_no_warning():
+    """numpy warned of them on the server's stderr."""
+    data = to_bytes("I", Datatype.FP32, (2,), [1e300, -3e38])
+    assert np.frombuffer(data, "<f4").tolist() == [np.inf, np.float32(-3e38)]
 
 
 @pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 2147483647 }", "direct { }"])
