@@ -60,6 +60,20 @@ def test_the_python_library_of_another_implementation_is_not_used_and_said_so():
 
 
 @pytest.mark.parametrize(
+    ("backend", "end"),
+    [
+        ("pyhton", "(not found)); did you mean 'python'?"),
+        ("onnxruntime", "; naiad runs models in Python only: 'onnxruntime' is a library that a model.py may import"),
+        ("find_words", "/b2/find_words/model.py (not found))"),
+    ],
+)
+def test_the_error_about_a_backend_that_is_not_there_ends_with_what_may_have_been_meant(backend, end):
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(set(), backend=backend)
+    assert caught.value.message.endswith(end)
+
+
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"backend": ""}, "must specify 'backend' for 'm'"),

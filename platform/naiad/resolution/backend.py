@@ -7,6 +7,7 @@ library that would win there is an error that names it rather than something to 
 
 from __future__ import annotations
 
+import difflib
 import os.path
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ __all__ = ["PYTHON", "Backend", "find_backend"]
 PYTHON = "python"
 """The backend of models that bring their own `model.py`."""
 
+# Those that come with the reference.
+_NATIVE = frozenset(
+    {"dali", "fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm"},
+)
 _PYTHON_LIBRARY = "libtriton_python.so"
 
 
@@ -138,9 +143,16 @@ def _search(places: _Places, files: Files) -> Backend:
     if found is None:
         raise ResolutionError(
             f"unable to find backend library for backend '{places.backend}', try specifying runtime on the model "
-            f"configuration. ({describe(libraries + codes)})"
+            f"configuration. ({describe(libraries + codes)}){_meant(places.backend)}"
         )
     return _shared(found, places, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
+
+
+def _meant(backend: str) -> str:
+    """What somebody may have wanted who named a backend that is not there."""
+    if backend in _NATIVE:
+        return f"; naiad runs models in Python only: '{backend}' is a library that a model.py may import"
+    return "; did you mean 'python'?" if difflib.get_close_matches(backend, [PYTHON], cutoff=0.7) else ""
 
 
 def _named_python_based(places: _Places, files: Files) -> Backend:
