@@ -62,7 +62,7 @@ _WITHOUT_EFFECT = frozenset(
         "thread-pool-size",
     }
 )
-_WHY = "segments are anonymous and grow by being used, messages travel on a socket, and models call no others yet"
+_WHY = "segments are anonymous and grow by being used, messages travel on a socket, and calls wait in no pool"
 
 
 def serve(options: ServerOptions, log: Log) -> int:
@@ -227,6 +227,10 @@ async def _start_frontends(
         port = await http.start()
         stack.push_async_callback(http.stop, grace)
         logger.info("Started HTTPService at %s:%d", options.http_address, port)
+        if options.ui:
+            logger.info("Started the page at %s:%d/ui", options.http_address, port)
+        if options.openai_shares_http:
+            logger.info("Started OpenAI's API at %s:%d", options.http_address, port)
     if options.allow_metrics:
         metrics = metrics_frontend(engine, options)
         port = await metrics.start()

@@ -164,6 +164,7 @@ def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_the
         f"--openai-api-keys-file={keys}",
         "--model-control-mode=explicit",
         "--load-model=speaker",
+        "--ui=true",
         work=tmp_path,
         environ={"NAIAD_OPENAI_API_KEYS": "another"},
     )
@@ -187,6 +188,8 @@ def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_the
         assert raw(server.http_port, "POST", "/v1/models/upper/unload", **authorization)[1]["status"] == "success"
         assert raw(server.http_port, "GET", "/v2")[0] == 200
         assert KEY not in server.log
+        for what, path in (("the page", "/ui"), ("OpenAI's API", "")):
+            assert f"Started {what} at {server.http_url}{path}" in server.log
 
 
 def test_a_file_without_keys_is_refused(tmp_path):
