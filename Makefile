@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Most tests wait for servers: files run side by side. `make test PARALLEL=` runs them one after the other.
 PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
-.PHONY: demo demo-llm test quick check bench proto clean
+.PHONY: demo demo-llm test quick check bench bench-llm proto clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
@@ -33,6 +33,9 @@ check: $(VENV)/.ready  ## Linter, formatter and types
 
 bench: $(VENV)/.ready  ## Beside the real Triton; writes docs/benchmarks.md
 	$(BIN)/python -m bench
+
+bench-llm: $(VENV)/.ready  ## Language models beside their engine and Triton; writes a section of that page
+	$(BIN)/python -m bench.llm
 
 proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every protobuf >= 4.25 can load)
 	$(PYTHON) -m venv .venv-proto

