@@ -56,11 +56,23 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     except ConfigError as error:
         raise ConfigError(error.message + _perhaps_misplaced(files.directory), code=error.code) from None
     normalise(message)
+    _refuse_agents(message)
     validate(message, with_io=strict)
     validate_name(message, files.name)
     normalise_instance_groups(message)
     validate_instance_groups(message)
     return message
+
+
+def _refuse_agents(message: pb.ModelConfig) -> None:
+    # Passed over in silence, one that checks or decrypts a model's files would be missed.
+    names = ", ".join(repr(agent.name) for agent in message.model_repository_agents.agents)
+    if names:
+        raise ConfigError(
+            f"model '{message.name}' asks for the repository agent {names}: these are native libraries, which naiad "
+            "does not load; take model_repository_agents out to have the files served as they are",
+            code=Code.UNSUPPORTED,
+        )
 
 
 def config_path(files: ModelFiles, config_name: str = "") -> Path:
