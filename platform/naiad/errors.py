@@ -173,3 +173,9 @@ class BundleError(NaiadError):
     """A bundle cannot be made, or cannot be used here."""
 
     default_code = Code.INVALID_ARG
+
+
+class DeploymentError(NaiadError):
+    """Nothing can be written by which a server would be started and watched as asked."""
+
+    default_code = Code.INVALID_ARG

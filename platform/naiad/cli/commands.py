@@ -79,6 +79,15 @@ def _bundle(flags: tuple[str, ...]) -> int:
     return bundle(flags)
 
 
+@_naiad.command("deploy", context_settings=_PASS_ON)
+@click.argument("flags", metavar="systemd|kubernetes|kserve [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
+def _deploy(flags: tuple[str, ...]) -> int:
+    """Write a unit of systemd, a deployment of Kubernetes or a runtime of KServe."""
+    from naiad.cli.deploy import deploy
+
+    return deploy(flags)
+
+
 @_naiad.command("run", context_settings=_PASS_ON)
 @click.argument("flags", metavar="MODEL_DIR [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
 def _run_once(flags: tuple[str, ...]) -> int:

@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from naiad.cli.bundle import bundle
 
             return bundle(rest)
+        case ["deploy", *rest]:
+            from naiad.cli.deploy import deploy
+
+            return deploy(rest)
         case ["run", *rest]:
             from naiad.cli.run import run as run_once
 

@@ -1,0 +1,84 @@
+"""What of a server's options those need to know who start and watch it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.config.flag import Flag, as_written
+from naiad.config.options import shipped_backends
+from naiad.config.server_options import ServerOptions
+from naiad.errors import DeploymentError
+
+__all__ = ["LIVE", "READY", "STORE", "Deployed", "deployed"]
+
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
+STORE = "/var/lib/naiad"
+"""Where containers have the store: the one folder, beside those for temporary files, that is written to."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A server that something else starts.
+
+    Attributes:
+        name: Of what is made for it.
+        flags: As on its command line, but for the store, which its host decides on.
+        ports: Numbers by name: `http`, `grpc`, `metrics`.
+        uses_tls: Whether HTTP is TLS.
+        grace: Seconds it may take to end.
+        folders: Folders of the machine it reads: repositories, backends, environments.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    ports: dict[str, int]
+    uses_tls: bool
+    grace: int
+    folders: tuple[Path, ...]
+
+    def probe(self, path: str, **more: int) -> dict[str, Any]:
+        """A probe of Kubernetes that asks for a path."""
+        scheme = {"scheme": "HTTPS"} if self.uses_tls else {}
+        return {"httpGet": {"path": path, "port": "http", **scheme}, **more}
+
+
+def _backends(options: ServerOptions) -> list[Path]:
+    return [folder for folder in options.backend_directories if folder != shipped_backends()]
+
+
+def deployed(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> Deployed:
+    """What to know of a server with these options, which come from these flags.
+
+    Raises:
+        DeploymentError: If it could not be watched, or the name is none of Kubernetes.
+    """
+    if not _NAME.fullmatch(name):
+        raise DeploymentError(
+            f"--name={name}: use small letters, digits and '-', 63 at most, with a letter or digit first and last"
+        )
+    if not options.allow_http:
+        raise DeploymentError("--allow-http=false: health is asked for by HTTP; leave it on")
+    ports = {"http": options.http_port}
+    if options.allow_grpc:
+        ports["grpc"] = options.grpc_port
+    if options.allow_metrics:
+        ports["metrics"] = options.metrics_port
+    if options.openai is not None and not options.openai_shares_http:
+        ports["openai"] = options.openai.port
+    unknown = [port for port, number in ports.items() if number == 0]
+    if unknown:
+        raise DeploymentError(f"--{unknown[0]}-port=0 is any port, and others have to know which; name one")
+    named = (*options.model_repositories, *_backends(options), *options.env_directories)
+    return Deployed(
+        name=name,
+        flags=tuple(as_written(flag, text) for flag, text in flags if flag.name != "env-store"),
+        ports=ports,
+        uses_tls=options.http_tls is not None,
+        grace=options.exit_timeout_secs + 10,
+        folders=tuple(path for path in named if isinstance(path, Path)),
+    )

@@ -1,0 +1,48 @@
+"""Writing YAML: maps, lists and scalars, each text in the quotes of JSON, which YAML understands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["documents"]
+
+# What no reader of YAML, of whatever version, takes for anything but a text.
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+
+def documents(values: Iterable[Mapping[str, Any]]) -> str:
+    """Some documents in one text."""
+    return "---\n".join("\n".join(_lines(value, 0)) + "\n" for value in values)
+
+
+def _lines(value: Any, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            if _is_nested(one):
+                yield f"{indent}{_scalar(key)}:"
+                yield from _lines(one, depth + 1)
+            else:
+                yield f"{indent}{_scalar(key)}: {_scalar(one)}"
+        return
+    for one in value:
+        if _is_nested(one):
+            first, *others = _lines(one, depth + 1)
+            yield f"{indent}- {first.lstrip()}"
+            yield from others
+        else:
+            yield f"{indent}- {_scalar(one)}"
+
+
+def _is_nested(value: Any) -> bool:
+    return bool(value) and (isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, str)))
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value)

@@ -1,0 +1,271 @@
+"""`naiad bundle`: what it makes starts elsewhere, with nothing of the machine it was made on."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+from environments import makers
+from environments.served import copy_numpy, with_numpy
+from support.server import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NAIAD = Path(sys.executable).with_name("naiad")
+OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
+CODE = """
+import os
+import sys
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        said = [sys.prefix, os.pathsep.join(sys.path), np.__file__]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WHERE", np.array(said, dtype=object))]) for _ in requests]
+"""
+CONFIG = """backend: "python"
+input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "WHERE" data_type: TYPE_STRING dims: [ 3 ] }
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A repository with a model for the server's own interpreter and one with an environment, bundled; then gone."""
+    folder = tmp_path_factory.mktemp("made")
+    for name in ("plain", "packed"):
+        (folder / "models" / name / "1").mkdir(parents=True)
+        (folder / "models" / name / "1" / "model.py").write_text(CODE)
+        (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
+    prefix = with_numpy(folder / "environment", OWN, copy_numpy)
+    archive = makers.conda_pack(prefix, folder / "models" / "numeric.tar.gz")
+    shutil.rmtree(prefix)
+    with (folder / "models" / "packed" / "config.pbtxt").open("a") as config:
+        text = f"$$TRITON_MODEL_DIRECTORY/../{archive.name}"
+        config.write(f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{text}" }} }}\n')
+    done = naiad(
+        "bundle", f"--model-repository={folder / 'models'}", "--http-port=8123", "--log-verbose=1",
+        f"--output={folder / 'shop.tar.gz'}", f"--oci={folder / 'image'}", f"--env-store={folder / 'store'}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(folder / "models")
+    yield folder, done.stdout
+    shutil.rmtree(folder)
+
+
+def naiad(*arguments, **options):
+    return subprocess.run(
+        [NAIAD, *map(str, arguments)], capture_output=True, text=True, timeout=400, check=False, **options
+    )
+
+
+def bare(**variables: str) -> dict[str, str | None]:
+    """Changes that leave nothing of this process's variables but these."""
+    cleared: dict[str, str | None] = dict.fromkeys(os.environ)
+    return {**cleared, "XDG_CACHE_HOME": None, "PATH": "/usr/bin:/bin", **variables}
+
+
+def where(server: ServerProcess, model: str) -> list[str]:
+    with httpclient.InferenceServerClient(server.http_url) as client:
+        given = httpclient.InferInput("X", [1], "FP32").set_data_from_numpy(np.ones(1, np.float32))
+        return [text.decode() for text in client.infer(model, [given]).as_numpy("WHERE")]
+
+
+def test_it_says_what_it_made_and_how_to_start_it(made):
+    _, said = made
+
+    assert "2 models, 1 environments, Python " in said
+    assert "note: plain: no environment is named, so the bundle's own Python" in said
+    assert said.endswith("next, on the other machine:\n    tar -xf shop.tar.gz\n    shop/run\n")
+
+
+def test_the_unpacked_bundle_serves_with_nothing_of_the_machine_it_was_made_on(made, tmp_path):
+    folder, _ = made
+    place = tmp_path / "a place with spaces"
+    place.mkdir()
+    with tarfile.open(folder / "shop.tar.gz") as tar:
+        assert {name.split("/")[0] for name in tar.getnames()} == {"shop"}
+        tar.extractall(place, filter="tar")
+    (tmp_path / "link").symlink_to(place / "shop" / "run")
+    environ = bare(HOME=str(tmp_path / "home"), NAIAD_STORE=str(tmp_path / "store"), PYTHONPATH="/nowhere")
+
+    with ServerProcess(
+        None, work=tmp_path / "work", command=[tmp_path / "link"], environ=environ, timeout=120
+    ) as server:
+        prefix, path, numpy = where(server, "plain")
+        assert Path(prefix) == place / "shop" / "python"
+        assert all(entry.startswith(str(tmp_path)) for entry in path.split(":") if entry)
+        assert numpy.startswith(prefix)
+        assert where(server, "packed")[0].startswith(str(tmp_path / "store"))
+
+    assert not (tmp_path / "home").exists()
+    checked = naiad("bundle", f"--verify={place / 'shop'}")
+    assert (checked.returncode, checked.stdout) == (0, f"{place / 'shop'}: as it was made\n")
+    (place / "shop" / "models" / "plain" / "1" / "model.py").write_text("changed")
+    checked = naiad("bundle", f"--verify={place / 'shop'}")
+    assert checked.returncode == 1
+    assert "models/plain/1/model.py: changed" in checked.stdout
+
+
+def test_the_archive_is_served_by_an_installed_naiad_and_unpacked_once(made, tmp_path):
+    folder, _ = made
+    flags = (f"--bundle={folder / 'shop.tar.gz'}", f"--env-store={tmp_path / 'store'}")
+
+    with ServerProcess(None, *flags, work=tmp_path / "work", timeout=120) as server:
+        prefix = where(server, "plain")[0]
+        assert prefix.startswith(str(tmp_path / "store" / "bundles"))
+    before = Path(prefix).stat().st_mtime_ns
+    with ServerProcess(None, *flags, work=tmp_path / "work", timeout=120) as server:
+        assert where(server, "plain")[0] == prefix
+    assert Path(prefix).stat().st_mtime_ns == before
+
+
+def test_the_doctor_of_a_bundle_looks_at_the_machine_it_is_on(made, tmp_path):
+    folder, _ = made
+    with tarfile.open(folder / "shop.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="tar")
+    environ = {"PATH": "/usr/bin:/bin", "NAIAD_STORE": str(tmp_path / "store"), "HOME": str(tmp_path)}
+
+    examined = subprocess.run(
+        [tmp_path / "shop" / "run", "doctor", "--leave-packed", "--http-port=0"],
+        env=environ, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert "2 models examined: 0 errors" in examined.stdout, examined.stdout + examined.stderr
+
+
+def blob(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def image_of(layout: Path):
+    """The manifest and the configuration of a layout, with every digest and size on the way checked."""
+    assert json.loads((layout / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    index = json.loads((layout / "index.json").read_text())
+    assert (index["schemaVersion"], index["mediaType"]) == (2, "application/vnd.oci.image.index.v1+json")
+    (pointer,) = index["manifests"]
+    manifest = json.loads(checked(layout, pointer))
+    config = json.loads(checked(layout, manifest["config"]))
+    assert manifest["schemaVersion"] == 2
+    assert manifest["mediaType"] == pointer["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["config"]["mediaType"] == "application/vnd.oci.image.config.v1+json"
+    assert config["rootfs"]["type"] == "layers"
+    for layer, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+        assert layer["mediaType"] == "application/vnd.oci.image.layer.v1.tar+gzip"
+        unpacked = gzip.decompress(checked(layout, layer))
+        assert f"sha256:{hashlib.sha256(unpacked).hexdigest()}" == diff_id
+    named = {manifest["config"]["digest"], pointer["digest"], *(layer["digest"] for layer in manifest["layers"])}
+    assert {f"sha256:{path.name}" for path in (layout / "blobs" / "sha256").iterdir()} == named
+    return manifest, config
+
+
+def checked(layout: Path, descriptor) -> bytes:
+    data = blob(layout, descriptor["digest"]).read_bytes()
+    assert (len(data), f"sha256:{hashlib.sha256(data).hexdigest()}") == (descriptor["size"], descriptor["digest"])
+    return data
+
+
+def test_the_image_is_as_the_specification_has_it(made):
+    manifest, config = image_of(made[0] / "image")
+
+    assert (config["os"], config["architecture"]) == ("linux", {"x86_64": "amd64"}.get(os.uname().machine, "arm64"))
+    assert config["config"]["User"] == "65532:0"
+    assert config["config"]["Entrypoint"][0] == "/naiad/python/bin/python3"
+    assert set(config["config"]["ExposedPorts"]) == {"8123/tcp", "8001/tcp", "8002/tcp"}
+    assert config["config"]["StopSignal"] == "SIGTERM"
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(made[0] / "image", layer["digest"])) as tar:
+            members = tar.getmembers()
+        seen = set()
+        for member in members:
+            assert (member.uid, member.gid, member.mtime) == (0, 0, 315_532_800)
+            parents = [str(parent) for parent in Path(member.name).parents if str(parent) != "."]
+            assert set(parents) <= seen, "a folder comes before what is in it"
+            seen.add(member.name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root may change its root folder")
+def test_the_image_runs_by_itself_as_any_user_with_one_folder_to_write_in(made, tmp_path):
+    """Layers in a folder, and the entry point in it: what a container runtime does, without one."""
+    layout = made[0] / "image"
+    manifest, config = image_of(layout)
+    root = tmp_path / "root"
+    root.mkdir()
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(layout, layer["digest"])) as tar:
+            tar.extractall(root, filter="tar")
+    for name in ("proc", "dev"):
+        (root / name).mkdir()
+    mounts = "mount --rbind /proc proc && mount --rbind /dev dev"
+    command = [
+        "unshare", "--mount", "sh", "-c", f'cd "$1" && shift && {mounts} && exec chroot --userspec=54321:0 . "$@"', "sh",
+        root, *config["config"]["Entrypoint"],
+    ]  # fmt: skip
+    environ = bare(**dict(one.split("=", 1) for one in config["config"]["Env"]))
+    environ["PATH"] = "/usr/bin:/usr/sbin:/bin:/sbin"
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("no new mounts here")
+
+    with ServerProcess(None, work=tmp_path / "work", command=command, environ=environ, timeout=120) as server:
+        assert where(server, "plain")[0] == "/naiad/python"
+        assert where(server, "packed")[0].startswith("/var/lib/naiad/")
+
+
+def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(made, tmp_path):
+    (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
+    (tmp_path / "models" / "plain" / "config.pbtxt").write_text(CONFIG)
+    base = made[0] / "image"
+
+    for number in (1, 2):
+        done = naiad(
+            "bundle", f"--model-repository={tmp_path / 'models'}", "--name=same", f"--base={base}",
+            f"--oci={tmp_path / f'image{number}'}", f"--env-store={tmp_path / 'store'}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    first, second = (image_of(tmp_path / f"image{number}") for number in (1, 2))
+    assert first == second
+    below, _ = image_of(base)
+    assert first[0]["layers"][: len(below["layers"])] == below["layers"]
+    # The server's layer is the same one: only models differ.
+    assert first[0]["layers"][len(below["layers"])] == below["layers"][1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "say where to: --output=FILE.tar.zst, or --oci=FOLDER, or both"),
+        (("--output=there.tar.gz",), "there.tar.gz is there already; name another, or give --force"),
+        (("--output=x.tar.gz", "--platform=plan9-vax"), "--platform=plan9-vax: a bundle holds"),
+        (("--output=x.tar.gz", "--with=no-such-package"), "package 'no-such-package' is not installed"),
+        (("--oci=x", "--base=nowhere"), "--base=nowhere is no OCI image layout"),
+        (("--output=x.tar.gz", "--glibc=2.1"), "--glibc=2.1: python needs 2."),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_leaves_nothing(tmp_path, flags, message):
+    (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
+    (tmp_path / "there.tar.gz").touch()
+    before = sorted(tmp_path.iterdir())
+
+    done = naiad(
+        "bundle", "--model-repository=models", f"--env-store={tmp_path.parent / 'store'}", *flags, cwd=tmp_path
+    )
+
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,322 @@
+"""What goes into a bundle: each environment once, and configurations that name it there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from naiad.bundle.contents import collect_contents
+from naiad.bundle.environments import BundledEnvironments
+from naiad.bundle.host import needed_packages
+from naiad.bundle.make import Wishes, make
+from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, damage, digests_of, read_manifest
+from naiad.bundle.program import run_script
+from naiad.bundle.rewriting import rewrite_backend, rewrite_config
+from naiad.bundle.unpacking import unpacked, write_bundle
+from naiad.config.flags import SERVER_FLAGS
+from naiad.config.getopt import split
+from naiad.config.options import options_from
+from naiad.environments.members import Packed
+from naiad.environments.progress import LogReporter
+from naiad.errors import BundleError
+
+CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+IO = 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def write_model(folder: Path, *parameters: str, backend: str = "python", versions=(1,)) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(f'# mine\nbackend: "{backend}"\n{IO}{"".join(parameters)}')
+    for version in versions:
+        (folder / str(version)).mkdir()
+        if backend == "python":
+            (folder / str(version) / "model.py").write_text(CODE)
+        else:
+            (folder / str(version) / "words.json").write_text("[]")
+    return folder
+
+
+def write_archive(path: Path, content: str, manifest: dict[str, object] | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        members = {"bin/python": content.encode()}
+        if manifest is not None:
+            members = {"naiad-environment.json": json.dumps(manifest).encode(), **members}
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def manifest(platform: str, glibc: str = "") -> dict[str, object]:
+    return {
+        "format": 1, "name": "", "made_from": "conda", "platform": platform, "glibc": glibc, "python": "3.11.1",
+        "abi": "", "packages": [], "files": 1, "size": 1, "recipe": {},
+    }  # fmt: skip
+
+
+def server_options(tmp_path: Path, *flags: str):
+    found, _ = split([f"--env-store={tmp_path / 'store'}", *flags], SERVER_FLAGS, "test")
+    return options_from(found, environ={}), found
+
+
+def collect(tmp_path: Path, *flags: str, python=(3, 11, 7)):
+    options, _ = server_options(tmp_path, *flags)
+    environments = BundledEnvironments(tmp_path / "scratch", LogReporter(), signed=options.env_trust is not None)
+    return collect_contents(options, environments, python), environments
+
+
+def test_an_environment_travels_once_whatever_names_it(tmp_path):
+    models, backends = tmp_path / "models", tmp_path / "backends"
+    shared = write_archive(tmp_path / "envs" / "shared.tar.gz", "one")
+    write_model(models / "absolute", parameter("EXECUTION_ENV_PATH", str(shared)))
+    write_model(
+        models / "relative", parameter("EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY/../../envs/shared.tar.gz")
+    )
+    write_model(models / "named", parameter("EXECUTION_ENV_PATH", "env://shared"))
+    own = write_model(models / "own", parameter("EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY/env.tar.gz"))
+    (own / "env.tar.gz").write_bytes(shared.read_bytes())
+    write_model(models / "users", backend="words")
+    (backends / "words").mkdir(parents=True)
+    (backends / "words" / "model.py").write_text(CODE)
+    (backends / "words" / "backend.toml").write_text('# ours\nenvironment = "../../envs/shared.tar.gz"\n')
+    (backends / "unused").mkdir()
+
+    contents, environments = collect(
+        tmp_path,
+        f"--model-repository={models}",
+        f"--backend-directory={backends}",
+        f"--env-directory={tmp_path / 'envs'}",
+    )
+
+    (path,) = {name for name in environments.members if name.endswith("-shared.tar.gz")}
+    assert sorted(environments.members) == sorted({path, path.replace("shared", "env")})
+    for name in ("absolute", "relative", "named"):
+        text = contents.members[f"models/{name}/config.pbtxt"].read().decode()
+        assert f'string_value: "$$TRITON_MODEL_DIRECTORY/../../{path}"' in text
+    assert "models/own/env.tar.gz" not in contents.members
+    assert contents.members["models/users/config.pbtxt"].read().startswith(b"# mine\n")
+    toml = contents.members["backends/words/backend.toml"].read().decode()
+    assert toml == f'# ours\nenvironment = "../../{path}"\n'
+    assert not any(name.startswith("backends/unused") for name in contents.members)
+    assert contents.on_host == []
+
+
+def test_each_version_keeps_its_own_environment(tmp_path):
+    model = write_model(
+        tmp_path / "models" / "m",
+        parameter("EXECUTION_ENV_PATH", "$$NAIAD_VERSION_DIRECTORY/env.tar.gz"),
+        "version_policy: { all { } }\n",
+        versions=(1, 3),
+    )
+    for version in (1, 3):
+        write_archive(model / str(version) / "env.tar.gz", f"of {version}")
+
+    contents, environments = collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
+
+    text = contents.members["models/m/config.pbtxt"].read().decode()
+    assert 'key: "EXECUTION_ENV_PATH.1"' in text
+    assert 'key: "EXECUTION_ENV_PATH.3"' in text
+    assert 'key: "EXECUTION_ENV_PATH"' not in text
+    assert len(environments.members) == 2
+    assert contents.models == {"m": [1, 3]}
+
+
+def test_several_repositories_keep_apart_and_empty_versions_and_links_travel(tmp_path):
+    write_model(tmp_path / "a" / "first")
+    second = write_model(tmp_path / "b" / "second")
+    (tmp_path / "weights.bin").write_bytes(b"w")
+    (second / "1" / "weights.bin").symlink_to(tmp_path / "weights.bin")
+    (second / "1" / "__pycache__").mkdir()
+    (second / "empty").mkdir()
+
+    contents, _ = collect(tmp_path, f"--model-repository={tmp_path / 'a'}", f"--model-repository={tmp_path / 'b'}")
+
+    assert contents.repositories == ["models", "models-2"]
+    assert sorted(contents.members) == [
+        "models-2/second/1/model.py", "models-2/second/1/weights.bin", "models-2/second/config.pbtxt",
+        "models-2/second/empty/.keep", "models/first/1/model.py", "models/first/config.pbtxt",
+    ]  # fmt: skip
+    assert contents.members["models-2/second/1/weights.bin"].read() == b"w"
+    assert contents.on_host == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("/nowhere/env.tar.gz", "'/nowhere/env.tar.gz' does not exist"),
+        ("foreign.tar.gz", "is for plan9-vax, the server of this bundle is for"),
+        ("good.tar.gz@sha256:" + "0" * 64, "pinned is 0000000"),
+        ("empty", "no interpreter"),
+    ],
+)
+def test_an_environment_that_would_not_do_is_refused_with_who_names_it(tmp_path, value, message):
+    model = write_model(tmp_path / "models" / "m", parameter("EXECUTION_ENV_PATH", value))
+    write_archive(model / "foreign.tar.gz", "x", manifest("plan9-vax"))
+    write_archive(model / "good.tar.gz", "x")
+    (model / "empty").mkdir()
+
+    with pytest.raises(Exception, match=r".*") as refused:
+        collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
+
+    assert message in refused.value.message
+    assert "m" in refused.value.message
+
+
+def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp_path):
+    write_model(tmp_path / "models" / "m", parameter("PYTHON_VERSION", "3.8"))
+
+    with pytest.raises(BundleError) as refused:
+        collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
+
+    assert "model 'm' asks for Python" in refused.value.message
+    assert "the bundle has Python 3.11.7 alone" in refused.value.message
+
+
+def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):
+    pytest.importorskip("cryptography")
+    from naiad.environments.trust import create_key
+
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[keys]]\nname = "k"\npublic = "{create_key(tmp_path / "k.pem")}"\n')
+    archive = write_archive(tmp_path / "env.tar.gz", "x")
+    write_model(tmp_path / "models" / "m", parameter("EXECUTION_ENV_PATH", str(archive)))
+    flags = (f"--model-repository={tmp_path / 'models'}", f"--env-trust={keys}")
+
+    with pytest.raises(BundleError, match="the server wants signatures"):
+        collect(tmp_path, *flags)
+    (tmp_path / "env.tar.gz.sig").write_text("s")
+    _, environments = collect(tmp_path, *flags)
+
+    assert sorted(name[-4:] for name in environments.members) == [".sig", "r.gz"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "wishes", "message"),
+    [
+        (
+            (),
+            Wishes(name="b", platform="plan9-vax"),
+            "--platform=plan9-vax: a bundle holds a copy of this server's own",
+        ),
+        (("--model-namespacing=true",), Wishes(name="b"), "--model-namespacing=true names models by"),
+        ((), Wishes(name="b"), "there are no models in "),
+    ],
+)
+def test_what_a_bundle_cannot_be_is_refused_before_anything_is_copied(tmp_path, flags, wishes, message):
+    (tmp_path / "models").mkdir()
+    options, found = server_options(tmp_path, f"--model-repository={tmp_path / 'models'}", *flags)
+    (tmp_path / "scratch").mkdir()
+
+    with pytest.raises(BundleError) as refused:
+        make(options, found, wishes, tmp_path / "scratch", LogReporter())
+
+    assert message in refused.value.message
+
+
+def test_the_closure_of_packages_is_what_is_installed_and_says_what_is_not():
+    names = needed_packages(["naiad"])
+
+    assert {"naiad", "numpy", "fsspec", "grpcio", "mdurl"} <= set(names)
+    assert "pytest" not in names
+    with pytest.raises(BundleError, match="package 'no-such-thing' is not installed with this server"):
+        needed_packages(["no-such-thing"])
+
+
+def test_rewriting_leaves_alone_what_names_no_environment():
+    text = '# a comment\nbackend: "python"\nparameters { key: "OTHER" value { string_value: "EXECUTION_ENV_PATH" } }\n'
+
+    assert rewrite_config(text, "config.pbtxt", [1], lambda *_: pytest.fail("asked")) == text
+    assert rewrite_backend("a = 1\n  environment='x' # y\n", "new") == 'a = 1\n  environment="new" # y\n'
+
+
+def bundle_folder(tmp_path: Path, *, platform: str) -> Path:
+    members = [Packed(name="run", data=run_script(platform), executable=True), Packed(name="link", link="run")]
+    said = BundleManifest(
+        name="b", naiad="1", python="3.11.7", platform=platform, glibc="", flags=("--log-file={bundle}/x",),
+        models={}, environments={}, files=digests_of(members),
+    )  # fmt: skip
+    folder = tmp_path / "b"
+    folder.mkdir()
+    (folder / MANIFEST_NAME).write_bytes(said.as_bytes())
+    (folder / "run").write_bytes(run_script(platform))
+    (folder / "link").symlink_to("run")
+    return folder
+
+
+def test_a_manifest_is_read_as_it_was_written_and_tells_damage(tmp_path):
+    folder = bundle_folder(tmp_path, platform="linux-x86_64")
+    said = read_manifest(folder)
+
+    assert said.flags_in(folder) == [f"--log-file={folder}/x"]
+    assert damage(folder, said) == []
+    (folder / "link").unlink()
+    (folder / "run").write_text("exit 0")
+    assert damage(folder, said) == ["run: changed", "link: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is no bundle of naiad"),
+        ("{", "is broken"),
+        ('{"format": 99}', "is of another format than this naiad reads"),
+        ('{"format": 1}', "is broken"),
+        ("[]", "is broken"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / MANIFEST_NAME).write_text(content)
+
+    with pytest.raises(BundleError) as refused:
+        read_manifest(tmp_path)
+
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("platform", "spoil", "message"),
+    [
+        ("plan9-vax", False, "is for plan9-vax, this machine is"),
+        ("here", True, "is damaged: run: changed"),
+    ],
+)
+def test_an_archive_of_a_bundle_that_would_not_run_is_refused_and_leaves_nothing(tmp_path, platform, spoil, message):
+    if platform == "here":
+        platform = f"{os.uname().sysname.lower()}-{os.uname().machine}"
+    folder = bundle_folder(tmp_path, platform=platform)
+    if spoil:
+        (folder / "run").write_text("exit 0")
+    archive = tmp_path / "b.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "b")
+
+    with pytest.raises(Exception, match=r".*") as refused:
+        unpacked(archive, tmp_path / "store", LogReporter())
+
+    assert message in refused.value.message
+    assert [path for path in (tmp_path / "store" / "bundles").iterdir() if path.is_dir()] == []
+
+
+def test_an_archive_that_is_no_bundle_is_refused(tmp_path):
+    archive = write_archive(tmp_path / "x.tar.gz", "x")
+
+    with pytest.raises(BundleError, match=r"is no bundle of naiad: it holds no naiad-bundle\.json"):
+        unpacked(archive, tmp_path / "store", LogReporter())
+    with pytest.raises(BundleError, match="there is no bundle"):
+        unpacked(tmp_path / "nothing.tar.gz", tmp_path / "store", LogReporter())
+
+
+def test_an_archive_needs_a_name_that_says_its_format(tmp_path):
+    with pytest.raises(BundleError, match=r"end it in \.tar\.zst or \.tar\.gz"):
+        write_bundle(None, tmp_path / "bundle.zip", LogReporter())
