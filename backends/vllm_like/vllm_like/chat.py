@@ -196,4 +196,4 @@ def finished(message: Dict[str, Any]) -> Dict[str, Any]:
     if "tool_calls" not in message:
         return message
     calls = sorted(message["tool_calls"], key=lambda call: call["index"])
-    return {**message, "tool_calls": [keys.without(call, ("index",)) for call in calls]}
+    return {**message, "tool_calls": [{"type": "function", **keys.without(call, ("index",))} for call in calls]}
