@@ -2,8 +2,7 @@
 
 Starts a server with one model of several instances that imports the modules, each time anew, by turns with and without
 PREWARM, and prints the medians: seconds until it is ready, and what all processes below the server hold together once
-each instance has worked (the fork server included). The environment's bytecode is there before: a first start without
-it is not what is compared.
+they have worked (the fork server included). A first start of each kind, which compiles the modules, is not counted.
 """
 
 from __future__ import annotations
@@ -45,11 +44,12 @@ _MIB = 1 << 20
 def main() -> int:
     options = _options()
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for number in range(options.rounds + 1):
-        for is_forked, values in found.items():
-            measured = _measure(options, is_forked=is_forked)
-            if number:  # the first of each is for the caches of the system
-                values.append(measured)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.rounds + 1):
+            for is_forked, values in found.items():
+                measured = _measure(options, Path(folder), is_forked=is_forked)
+                if number:  # the first of each compiles the environment's modules
+                    values.append(measured)
     print(f"{options.instances} instances that import {options.modules}, median of {options.rounds} starts\n")
     print("| | until ready | all instances | each |\n|---|---|---|---|")
     for is_forked, name in ((False, "started one by one"), (True, "forked")):
@@ -67,22 +67,27 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(options: argparse.Namespace, *, is_forked: bool) -> tuple[float, float]:
+def _measure(options: argparse.Namespace, work: Path, *, is_forked: bool) -> tuple[float, float]:
     """Seconds of a start, and MiB (PSS) of all that runs below the server."""
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        version = work / "models" / "m" / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(_MODEL.format(modules=options.modules))
-        config = _CONFIG.format(instances=options.instances, environment=options.python.parents[1])
-        config += _PREWARM.format(modules=options.modules) if is_forked else ""
-        (version.parent / "config.pbtxt").write_text(config)
-        program = Program(OURS, [str(Path(sys.executable).with_name("tritonserver"))], {})
-        with running(program, work / "models", work) as server:
-            assert ("prewarmed" in server.log) is is_forked, server.log
-            with ThreadPoolExecutor(options.instances) as threads:
-                list(threads.map(_work, [server] * options.instances))
-            return server.start_seconds, server.memory(1).instance_pss / _MIB
+    version = work / "models" / "m" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / "model.py").write_text(_MODEL.format(modules=options.modules))
+    config = _CONFIG.format(instances=options.instances, environment=options.python.parents[1])
+    config += _PREWARM.format(modules=options.modules) if is_forked else ""
+    (version.parent / "config.pbtxt").write_text(config)
+    program = Program(OURS, [str(Path(sys.executable).with_name("tritonserver"))], {})
+    before = _log_of(work)
+    with running(program, work / "models", work) as server:
+        assert ("prewarmed" in server.log[len(before) :]) is is_forked, server.log
+        with ThreadPoolExecutor(options.instances) as threads:
+            list(threads.map(_work, [server] * options.instances))
+        return server.start_seconds, server.memory(1).instance_pss / _MIB
+
+
+def _log_of(work: Path) -> str:
+    """What the servers before this one have said."""
+    file = work / f"{OURS}.log"
+    return file.read_text(errors="replace") if file.exists() else ""
 
 
 def _work(server: Server) -> None:

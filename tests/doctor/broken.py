@@ -52,6 +52,7 @@ CONFIGURATIONS = {
         + 'model_warmup { name: "w" batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 1 '
         + 'input_data_file: "sample" } } }',
     ),
+    "nonsense_to_prewarm": config("config", "PREWARM", CONFIG + parameter("PREWARM", "numpy; torch")),
     "no_versions": Broken("versions", "version", {"config.pbtxt": CONFIG, "notes.txt": ""}),
     "unknown_backend": config("backend", "nowhere", f'backend: "nowhere"{IO}', ""),
     "no_code": Broken("backend", "model.py", {"config.pbtxt": CONFIG, "1/code.py": CODE}),

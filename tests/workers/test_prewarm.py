@@ -313,6 +313,47 @@ def test_a_fork_server_that_names_a_process_not_its_own_is_ended(tmp_path, caplo
     assert "it broke the protocol: process 1 is none of its guests" in caplog.text
 
 
+def test_a_fork_that_the_system_refuses_is_not_needed(tmp_path, caplog):
+    module = """
+        import errno, os, sys
+
+        fork = os.fork
+        def fork_once():
+            os.fork = refuse
+            return fork()  # the one for trial
+        def refuse():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        if "--fork-server" in sys.argv:
+            os.fork = fork_once
+    """
+
+    async def serve():
+        with borrowed(ForkServers(), "slow_to_import") as warmth:
+            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+            assert parent_of(worker).pid == os.getpid()
+            await worker.kill()
+
+    run(serve())
+
+    assert "without the prewarmed slow_to_import: fork: Resource temporarily unavailable" in caplog.text
+
+
+def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog):
+    own = tmp_path / "triton_python_backend_stub"
+    refusal = "import sys\nif '--fork-server' in sys.argv: sys.exit('what is --fork-server?')\n"
+
+    async def serve():
+        with borrowed(ForkServers(), "numpy") as warmth:
+            spec = warm_spec(tmp_path, warmth)
+            own.write_text(refusal + spec.stub.read_text())
+            worker, _ = await started(dataclasses.replace(spec, stub=own))
+            await worker.kill()
+
+    run(serve())
+
+    assert "exited with status 1. Its last lines on stderr:\nwhat is --fork-server?" in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
 def test_guests_are_forked_under_every_interpreter(version, python, tmp_path):

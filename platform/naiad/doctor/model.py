@@ -11,6 +11,7 @@ from pathlib import Path
 from naiad.config import model_config_pb2 as pb
 from naiad.config.environment_source import EnvironmentSource
 from naiad.config.model import ModelConfig, freeze, freeze_version_policy, instance_names
+from naiad.config.prewarm import PARAMETER, modules_to_prewarm
 from naiad.config.server_options import ServerOptions
 from naiad.config.validate import validate
 from naiad.doctor.binaries import examine_binaries, examine_own_modules
@@ -169,6 +170,10 @@ def _examine_configuration(
 ) -> None:
     """What loading checks once the model has completed its configuration, where it completes nothing."""
     path = str(config_path(examined.files, ward.options.model_config_name))
+    try:
+        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), ward.options.prewarm)
+    except NaiadError as error:
+        examined.add("config", error, where=path, version=version)
     if ward.options.auto_complete and may_auto_complete(resolution.model_file):
         return
     try:
