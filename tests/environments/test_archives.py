@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import shutil
 import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -212,6 +215,60 @@ def test_a_damaged_archive_is_refused(packed_with, tmp_path, into, recorder):
     archive.write_bytes(data)
 
     assert "truncated or damaged" in refused(archive, into, recorder)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_gzip_is_checked_at_every_place_by_either_decoder(fast, tmp_path, into, recorder, monkeypatch):
+    if not fast:
+        monkeypatch.setattr("naiad.environments.decoding.igzip", None)
+    whole = write(tmp_path / "whole", Format.GZIP).read_bytes()
+    damaged = tmp_path / "damaged"
+    for place in range(100, len(whole), len(whole) // 20):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        folder = into / str(place)
+        folder.mkdir()
+
+        assert "truncated or damaged" in refused(damaged, folder, recorder)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_an_archive_of_several_gzip_streams_is_one(fast, tmp_path, into, recorder, monkeypatch):
+    if not fast:
+        monkeypatch.setattr("naiad.environments.decoding.igzip", None)
+    plain = write(tmp_path / "plain", Format.TAR).read_bytes()
+    archive = tmp_path / "e.tar.gz"
+    archive.write_bytes(b"".join(gzip.compress(plain[at : at + 5000]) for at in range(0, len(plain), 5000)))
+
+    unpack(archive, into, reporter=recorder)
+
+    assert (into / "bin" / "python3").read_bytes() == PROGRAM
+
+
+def test_files_of_all_sizes_come_out_as_they_went_in_with_their_digests(tmp_path, into, recorder):
+    contents = {f"d{i % 7}/f{i}": bytes([i % 251]) * (i * i * 3) for i in range(0, 600, 3)}
+    archive = write_tar(tmp_path / "e.tar.gz", [(member(name), data) for name, data in contents.items()])
+
+    unpacked = unpack(archive, into, reporter=recorder)
+
+    assert {name: (into / name).read_bytes() for name in contents} == contents
+    assert {name: one.digest for name, one in unpacked.written.items()} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in contents.items()
+    }
+
+
+def test_a_file_that_is_not_written_yet_is_no_folder(tmp_path, into, recorder):
+    archive = write_tar(tmp_path / "e.tar.gz", [(member("x"), b"1"), (member("x/y"), b"2")])
+
+    assert "would be written through 'x', which is no folder" in refused(archive, into, recorder)
+
+
+def test_no_thread_is_left_by_an_archive_that_is_refused(tmp_path, into, recorder):
+    large = [(member(f"f{i}"), bytes(300_000)) for i in range(100)]
+    archive = write_tar(tmp_path / "e.tar.gz", [(member("x"), b"1"), (member("../x"), b"2"), *large])
+
+    refused(archive, into, recorder)
+
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("naiad-")] == []
 
 
 @pytest.mark.parametrize(

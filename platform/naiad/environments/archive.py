@@ -8,10 +8,10 @@ of Python lack and which cannot limit sizes.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,7 @@ from typing import IO
 from naiad.environments.file_digests import Written
 from naiad.environments.formats import DAMAGE, Entry, Format, Kind, Member, identify, members, unpacked_size
 from naiad.environments.progress import Meter, Reporter
+from naiad.environments.writing import Writers, set_mtime, write_file
 from naiad.errors import ExecutionEnvironmentError
 
 _CHUNK = 1024 * 1024
@@ -76,10 +77,14 @@ def unpack(
     packed_with = identify(archive)
     packed_size = archive.stat().st_size
     _check_space(archive, into, size or unpacked_size(archive, packed_with) or packed_size)
-    unpacker = _Unpacker(archive, into, limits or Limits(), packed_size)
     try:
-        with Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter:
-            for member, content in _readable(archive, members(archive, packed_with, meter.advance), unpacker):
+        with (
+            Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter,
+            closing(members(archive, packed_with, meter.advance, ahead=True)) as entries,
+            Writers() as writers,
+        ):
+            unpacker = _Unpacker(archive, into, limits or Limits(), packed_size, writers)
+            for member, content in _readable(archive, entries, unpacker):
                 unpacker.add(member, content)
             unpacker.finish()
     except OSError as error:
@@ -89,7 +94,7 @@ def unpack(
             f"cannot unpack {archive} into {into}: {error.strerror or error}"
             f"{f' ({error.filename})' if error.filename else ''}"
         ) from error
-    return Unpacked(unpacker.entries, unpacker.total_bytes, unpacker.written)
+    return Unpacked(unpacker.entries, unpacker.total_bytes, writers.written)
 
 
 def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> Iterator[Entry]:
@@ -131,16 +136,18 @@ def _full(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironm
 class _Unpacker:
     """Writes members below one folder, and nothing outside it."""
 
-    def __init__(self, archive: Path, root: Path, limits: Limits, packed_size: int) -> None:
+    def __init__(self, archive: Path, root: Path, limits: Limits, packed_size: int, writers: Writers) -> None:
         self.entries = 0
         self.total_bytes = 0
-        self.written: dict[str, Written] = {}
         self._archive = archive
         self._root = str(root)
         self._limits = limits
         self._packed_size = max(packed_size, 1)
         # Folders known to be real ones inside the root: made or seen here, and never replaced by a link.
         self._folders = {self._root}
+        # Files and links so far, also those still waiting to be written.
+        self._taken: set[str] = set()
+        self._writers = writers
         self._folder_times: dict[str, float] = {}
         self._links: list[tuple[str, Member]] = []
 
@@ -173,13 +180,14 @@ class _Unpacker:
         A chain of links can leave the tree although each target, read by itself, stays inside; only following
         them shows it. Nothing was ever written through a link, so this is early enough.
         """
+        self._writers.drain()
         root = os.path.realpath(self._root)
         for path, member in self._links:
             real = os.path.realpath(path)
             if real != root and not real.startswith(root + os.sep):
                 raise self._unsafe(member, f"is a symbolic link that leaves the archive (to '{member.target}')")
         for path, mtime in self._folder_times.items():
-            _set_mtime(path, mtime)
+            set_mtime(path, mtime)
 
     def _check_limits(self, member: Member) -> None:
         limits = self._limits
@@ -207,13 +215,13 @@ class _Unpacker:
         if path in self._folders:
             return
         self._make_folder(member, os.path.dirname(path))  # noqa: PTH120
+        if path in self._taken:
+            raise self._through(member, path)
         try:
             os.mkdir(path, 0o755)  # noqa: PTH102
         except FileExistsError:
             if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114
-                raise self._unsafe(
-                    member, f"would be written through '{os.path.relpath(path, self._root)}', which is no folder"
-                ) from None
+                raise self._through(member, path) from None
         self._folders.add(path)
 
     def _vacate(self, member: Member, path: str) -> str:
@@ -221,27 +229,28 @@ class _Unpacker:
         if path in self._folders:
             raise self._unsafe(member, "has the name of a folder")
         self._make_folder(member, os.path.dirname(path))  # noqa: PTH120
-        if os.path.lexists(path):
+        # The folder was empty, so what is in the way came from this archive.
+        if path in self._taken:
+            self._writers.drain()
             os.unlink(path)  # noqa: PTH108
+        self._taken.add(path)
         return path
 
     def _write(self, member: Member, content: IO[bytes] | None, path: str) -> None:
         assert content is not None
-        # O_EXCL and O_NOFOLLOW: whatever is in the way, it is not followed.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123
-            written = 0
-            digest = hashlib.sha256()
-            while data := self._read(content):
-                file.write(data)
-                digest.update(data)
-                written += len(data)
-            if written != member.size:
-                raise damaged(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
-            # Executable or not is kept; set-user-id and writable-by-others are nobody's business here.
-            os.fchmod(descriptor, (member.mode & 0o755) | 0o600)
-        mtime_ns = _set_mtime(path, member.mtime)
-        self.written[path[len(self._root) + 1 :]] = Written(written, mtime_ns, digest.hexdigest())
+        name = path[len(self._root) + 1 :]
+        if member.size <= _CHUNK:
+            data = self._read(content)
+            self._require_whole(member, len(data))
+            self._writers.add(path, name, data, member.mode, member.mtime)
+        else:
+            written = write_file(path, iter(lambda: self._read(content), b""), member.mode, member.mtime)
+            self._require_whole(member, written.size)
+            self._writers.written[name] = written
+
+    def _require_whole(self, member: Member, size: int) -> None:
+        if size != member.size:
+            raise damaged(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
 
     def _read(self, content: IO[bytes]) -> bytes:
         try:
@@ -265,12 +274,18 @@ class _Unpacker:
 
     def _hardlink(self, member: Member, path: str) -> None:
         source = self._inside(member, member.target)
+        self._writers.drain()
         if os.path.dirname(source) not in self._folders or not _is_plain_file(source):  # noqa: PTH120
             raise self._unsafe(member, f"is a hard link to '{member.target}', which is no file before it")
         if source != path:
             os.link(source, self._vacate(member, path), follow_symlinks=False)
             start = len(self._root) + 1
-            self.written[path[start:]] = self.written[source[start:]]
+            self._writers.written[path[start:]] = self._writers.written[source[start:]]
+
+    def _through(self, member: Member, path: str) -> ExecutionEnvironmentError:
+        return self._unsafe(
+            member, f"would be written through '{os.path.relpath(path, self._root)}', which is no folder"
+        )
 
     def _unsafe(self, member: Member, why: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(
@@ -286,17 +301,6 @@ class _Unpacker:
 
 def _is_plain_file(path: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114
-
-
-def _set_mtime(path: str, mtime: float) -> int:
-    """Keep the archive's time: bytecode is valid only while its source has the mtime it was made from.
-
-    Returns:
-        It, in nanoseconds.
-    """
-    nanoseconds = max(0, int(mtime * 1_000_000_000))
-    os.utime(path, ns=(nanoseconds, nanoseconds))
-    return nanoseconds
 
 
 __all__ = ["Format", "Limits", "Unpacked", "unpack"]

@@ -5,18 +5,14 @@ The format is told by the first bytes, never by the name: people rename files.
 
 from __future__ import annotations
 
-import bz2
 import enum
-import gzip
 import io
-import lzma
 import stat
 import struct
 import tarfile
 import time
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +20,15 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
+from naiad.environments.decoding import BROKEN, ForwardReader, decoder, read_ahead, read_plainly
 from naiad.errors import ExecutionEnvironmentError
 
 # What the decoders raise on damaged input. OSError is gzip's and bz2's way to say "this is not what I read";
 # `archive` tells it from a full disk because only reading happens under this tuple.
-DAMAGE = (
+DAMAGE: tuple[type[Exception], ...] = (
     tarfile.TarError,
     zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    zstandard.ZstdError,
+    *BROKEN,
     EOFError,
     OSError,
     RuntimeError,
@@ -184,31 +179,16 @@ class _CountedFile(io.RawIOBase):
         return count
 
 
-class _TailFile(io.RawIOBase):
-    """Remembers how the tar ended: `tarfile` takes a stream cut between two members for a complete one."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file = file
-        self._tail = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        if data:
-            self._tail = (self._tail + data[-2 * _TAR_BLOCK :])[-2 * _TAR_BLOCK :]
-        return data
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether the last bytes are the two empty blocks every complete tar ends with."""
-        return len(self._tail) == 2 * _TAR_BLOCK and not any(self._tail)
-
-
-def members(path: Path, packed_with: Format, advance: Callable[[int], None]) -> Iterator[Entry]:
+def members(
+    path: Path, packed_with: Format, advance: Callable[[int], None], *, ahead: bool = False
+) -> Generator[Entry, None, None]:
     """Every member with its content, in the archive's order; a content must be read before the next is asked for.
+
+    Args:
+        path: The archive.
+        packed_with: Its format.
+        advance: Told how many bytes of it were read; with `ahead`, from another thread.
+        ahead: Whether to decompress in a thread of its own, for who wants it all.
 
     Raises:
         One of `DAMAGE`: If the archive is damaged.
@@ -218,28 +198,13 @@ def members(path: Path, packed_with: Format, advance: Callable[[int], None]) -> 
             yield from _zip_members(file, advance)
         else:
             counted = io.BufferedReader(_CountedFile(file, advance), _BUFFER)
-            with closing(_decoder(cast("IO[bytes]", counted), packed_with)) as decoded:
-                yield from _tar_members(decoded)
+            read = read_ahead if ahead else read_plainly
+            with closing(decoder(packed_with.value, cast("IO[bytes]", counted))) as decoded, read(decoded) as reader:
+                yield from _tar_members(reader)
 
 
-def _decoder(file: IO[bytes], packed_with: Format) -> IO[bytes]:
-    match packed_with:
-        case Format.GZIP:
-            return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
-        case Format.BZIP2:
-            return cast("IO[bytes]", bz2.BZ2File(file))
-        case Format.XZ:
-            return cast("IO[bytes]", lzma.LZMAFile(file))
-        case Format.ZSTD:
-            return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
-        case _:
-            return file
-
-
-def _tar_members(decoded: IO[bytes]) -> Iterator[Entry]:
-    tail = _TailFile(decoded)
-    # A stream: nothing is read twice, no index is kept, and links are ours to follow or not.
-    with tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|", bufsize=_BUFFER) as archive:
+def _tar_members(reader: ForwardReader) -> Iterator[Entry]:
+    with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:") as archive:
         for info in archive:
             member = Member(
                 name=info.name,
@@ -249,11 +214,33 @@ def _tar_members(decoded: IO[bytes]) -> Iterator[Entry]:
                 mtime=info.mtime,
                 target=info.linkname,
             )
-            yield member, archive.extractfile(info) if member.kind is Kind.FILE else None
-        while tail.read(_BUFFER):
-            pass  # to the end, where the decoders keep their checksums
-    if not tail.ended_well:
+            yield member, _content(archive, info, reader) if member.kind is Kind.FILE else None
+    if not _is_end_mark(reader.finish()):
+        # `tarfile` takes a stream cut between two members for a complete one.
         raise EOFError("it ends before the end mark of a tar")
+
+
+def _content(archive: tarfile.TarFile, info: tarfile.TarInfo, reader: ForwardReader) -> IO[bytes] | None:
+    # What `extractfile` gives can be read anywhere, which costs more than small files themselves; sparse ones need it.
+    return archive.extractfile(info) if info.issparse() else cast("IO[bytes]", _Part(reader, info.size))
+
+
+class _Part:
+    """The next bytes of a stream, as a file."""
+
+    def __init__(self, reader: ForwardReader, size: int) -> None:
+        self._reader = reader
+        self._left = size
+
+    def read(self, size: int) -> bytes:
+        data = self._reader.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def _is_end_mark(tail: bytes) -> bool:
+    """Whether these are the two empty blocks every complete tar ends with."""
+    return len(tail) == 2 * _TAR_BLOCK and not any(tail)
 
 
 def _tar_kind(info: tarfile.TarInfo) -> Kind:
