@@ -39,6 +39,7 @@ logger = logging.getLogger("naiad.engine")
 
 _AHEAD_NS = 1_000_000
 _MOST_AHEAD = 16
+_LEAST_PACE_NS = _AHEAD_NS // _MOST_AHEAD
 _UNKNOWN_PACE_NS = 1_000_000_000
 """An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
 
@@ -280,8 +281,9 @@ class Traffic:
             return
         now = time.monotonic_ns()
         self._statistics.executed(batch.size, batch.sent, started, ended, now)
-        self._pace = max(ended - started, self._pace - (self._pace >> 3))
-        self._scheduler.set_depth(worker, depth_for(self._pace))
+        took, pace = ended - started, self._pace - (self._pace >> 3)
+        self._pace = pace = took if took > pace else pace  # noqa: FURB136 - on the request path, as is `depth_for`
+        self._scheduler.set_depth(worker, depth_for(pace))
         if self._is_limited:
             self._dispatcher.done(worker)
         self._carry_out(self._scheduler.finished(worker, now))
@@ -316,7 +318,9 @@ class Traffic:
 
 def depth_for(execution_ns: int) -> int:
     """How many requests an instance may hold whose execute takes so long."""
-    return max(1, min(_MOST_AHEAD, _AHEAD_NS // max(execution_ns, 1)))
+    if execution_ns >= _AHEAD_NS:
+        return 1
+    return _MOST_AHEAD if execution_ns <= _LEAST_PACE_NS else _AHEAD_NS // execution_ns
 
 
 def _cancelled() -> NaiadError:

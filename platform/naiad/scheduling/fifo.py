@@ -89,7 +89,7 @@ class FifoScheduler(Generic[Instance, Item]):
     def finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance finished one dispatch."""
         self._instances.gave_back(instance)
-        return self._dispatch()
+        return self._dispatch() if self.waiting else []
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
         """Ask again: what was withdrawn may have held others up."""

@@ -168,9 +168,9 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> 
     if isinstance(correlation, str):
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
-    flags, trace = request.flags, b""
+    flags, rest = request.flags, layout
     if request.trace is not None:
-        flags, trace = _traced(flags, request.trace)
+        flags, rest = _traced(flags, request.trace, layout)
     head = wire.REQUEST_HEAD.pack(
         key,
         correlation,
@@ -182,14 +182,14 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> 
         len(parameters),
         len(layout),
     )
-    return head + request_id + correlation_text + parameters + trace + layout
+    return head + request_id + correlation_text + parameters + rest
 
 
-def _traced(flags: int, trace: Trace) -> tuple[int, bytes]:
+def _traced(flags: int, trace: Trace, layout: bytes) -> tuple[int, bytes]:
     context = trace.context
     if context is None:
-        return flags, b""
-    return flags | wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context
+        return flags, layout
+    return flags | wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context + layout
 
 
 class Responses(NamedTuple):
