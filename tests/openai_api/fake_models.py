@@ -74,8 +74,10 @@ def served(send: Send, **settings: Any) -> Iterator[Api]:
         api = OpenAiApi(engine, Tracer(), OpenAiSettings(**settings))
         listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="")
         port = loop.run(listener.start())
-        yield Api(loop, engine, port)
-        loop.run(listener.stop(0))
+        try:
+            yield Api(loop, engine, port)
+        finally:
+            loop.run(listener.stop(0))
 
 
 def said(*texts: str, error: str = "", **outputs: Sequence[str]) -> InferResponse:

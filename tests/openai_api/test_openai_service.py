@@ -8,6 +8,8 @@ from contextlib import closing
 
 import openai
 import pytest
+from naiad.frontends.openai.errors import ApiError
+from naiad.frontends.openai.template import ChatTemplate
 from openai import OpenAI
 from support.server import ServerProcess, free_ports
 
@@ -205,6 +207,25 @@ def test_a_file_without_keys_is_refused(tmp_path):
         server.kill()
 
 
+def test_flags_name_origins_and_restrict_parts_of_it(tmp_path):
+    port = free_ports(1)[0]
+    options = [f"--openai-port={port}", "--openai-allowed-origins=https://a.example, https://b.example"]
+    options += ["--http-restricted-api=model-repository:admin=secret", "--model-control-mode=explicit"]
+    with (
+        ServerProcess(MODELS, *options, work=tmp_path),
+        closing(http.client.HTTPConnection("127.0.0.1", port)) as asking,
+    ):
+        for origin in ("https://b.example", "https://c.example"):
+            asking.request("GET", "/v1/models", headers={"Origin": origin})
+            answer = asking.getresponse()
+            answer.read()
+            allowed = answer.getheader("Access-Control-Allow-Origin")
+            assert (answer.status, allowed) == (200, origin if origin == "https://b.example" else None)
+        status, answer = raw(port, "POST", "/v1/models/upper/load")
+        assert (status, answer["error"]["message"]) == (403, "This API is restricted, expecting header 'admin'")
+        assert raw(port, "POST", "/v1/models/upper/load", admin="secret")[0] == 200
+
+
 TEMPLATE = """{% for message in messages %}
 {{ message['role'] }}={{ message['content'] | tojson }};
 {% if message['content'] == 'no' %}{{ raise_exception('not this') }}{% endif %}
@@ -225,6 +246,30 @@ def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
             assert answer.choices[0].message.content == "hi "
             with pytest.raises(openai.BadRequestError, match="The chat template refuses the conversation: not this"):
                 ask(model="upper", messages=[{"role": "user", "content": "no"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("{% for m in messages %}{{ m.content | tojson(ensure_ascii=True) }}{% break %}{% endfor %}", '"\\u00e9"'),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=True, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        ("{{ add_generation_prompt }}", "False"),
+        ("{{ 1 / 0 }}", ApiError),
+        ("{{ messages[7].content.text }}", ApiError),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", ApiError),
+    ],
+)
+def test_templates_may_use_what_hugging_faces_may_and_may_break(tmp_path, text, outcome):
+    (tmp_path / "chat.jinja").write_text(text)
+    template = ChatTemplate(tmp_path / "chat.jinja")
+    conversation = {"messages": [{"role": "user", "content": "\u00e9"}] * 2, "add_generation_prompt": False}
+    if outcome is ApiError:
+        with pytest.raises(ApiError, match="The chat template refuses the conversation: "):
+            template.prompt(conversation)
+    else:
+        assert template.prompt(conversation) == outcome
+    with pytest.raises(ApiError, match="needs a model that takes conversations itself"):
+        template.prompt({**conversation, "continue_final_message": True})
 
 
 @pytest.mark.parametrize(
