@@ -125,8 +125,8 @@ def _loads(results: Results) -> str:
 def _starts(results: Results) -> str:
     labels = {
         **{name: f"cold, {count} model{'s' if count > 1 else ''}" for name, count in cases.STARTS.items()},
-        cases.ENVIRONMENT_FIRST: "packed environment, first start",
-        cases.ENVIRONMENT_SECOND: "packed environment, second start",
+        cases.ENVIRONMENT_FIRST: "packed environment of 360 MB, first start",
+        cases.ENVIRONMENT_SECOND: "packed environment of 360 MB, second start",
     }
     rows = [
         (label, *_figures(results, name, "seconds", 1, "{:.2f} s"), _ratio(results, name, "seconds"))
