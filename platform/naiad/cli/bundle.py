@@ -14,8 +14,7 @@ from naiad.bundle.make import Bundle, Wishes, make
 from naiad.bundle.oci import write_image
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import SUFFIXES, unpacked, verify, write_bundle
-from naiad.cli.serve import report
-from naiad.cli.usage import usage
+from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split

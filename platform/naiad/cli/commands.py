@@ -82,7 +82,7 @@ def _bundle(flags: tuple[str, ...]) -> int:
 @_naiad.command("deploy", context_settings=_PASS_ON)
 @click.argument("flags", metavar="systemd|kubernetes|kserve [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
 def _deploy(flags: tuple[str, ...]) -> int:
-    """Write a unit of systemd, a deployment of Kubernetes or a runtime of KServe."""
+    """Write a unit of systemd, or what Kubernetes or KServe needs."""
     from naiad.cli.deploy import deploy
 
     return deploy(flags)

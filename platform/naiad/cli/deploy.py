@@ -10,8 +10,7 @@ from pathlib import Path
 
 from naiad.bundle.manifest import read_manifest
 from naiad.bundle.program import RUN
-from naiad.cli.serve import report
-from naiad.cli.usage import usage
+from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 
 import orjson
 
-from naiad.cli.serve import log_settings, open_log, report
-from naiad.cli.usage import usage
+from naiad.cli.serve import log_settings, open_log
+from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split

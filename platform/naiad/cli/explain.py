@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.cli.serve import log_settings, open_log, report
-from naiad.cli.usage import usage
+from naiad.cli.serve import log_settings, open_log
+from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError, convert
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split

@@ -15,8 +15,8 @@ from typing import Any
 
 from naiad.cli.run_input import read_request
 from naiad.cli.run_report import Answer, Report, answer_of, print_json, print_plainly, timings
-from naiad.cli.serve import log_settings, open_log, report
-from naiad.cli.usage import usage
+from naiad.cli.serve import log_settings, open_log
+from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError, convert
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split

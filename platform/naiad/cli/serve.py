@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.usage import usage
-from naiad.config.flag import Flag, UsageError, as_written
+from naiad.cli.usage import report, usage
+from naiad.config.flag import UsageError, as_written
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
 from naiad.config.options import LogFormat, ServerOptions, options_from
 from naiad.errors import OptionError
 from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 
-__all__ = ["log_settings", "open_log", "report", "serve"]
+__all__ = ["log_settings", "open_log", "serve"]
 
 _log = logging.getLogger("naiad.cli")
 _BUNDLE = "bundle"
@@ -48,16 +47,6 @@ def serve(arguments: Sequence[str], program: str) -> int:
         from naiad.app import serve as run
 
         return run(options, log)
-
-
-def report(error: OptionError, program: str, flags: Iterable[Flag] = SERVER_FLAGS) -> int:
-    """Print what is wrong with a command line, after the usage with these flags where that helps; the exit code."""
-    if isinstance(error, UsageError):
-        if error.preface:
-            print(error.preface, file=sys.stderr)
-        print(usage(program, flags), file=sys.stderr)
-    print(error.message, file=sys.stderr)
-    return 1
 
 
 def open_log(settings: LogSettings) -> ActiveLog:

@@ -1,13 +1,16 @@
-"""The usage text of the server: every flag in one line, by group."""
+"""The usage text of the server: every flag in one line, by group; and what is said of a wrong command line."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from itertools import groupby
 
-from naiad.config.flag import Flag
+from naiad.config.flag import Flag, UsageError
+from naiad.config.flags import SERVER_FLAGS
+from naiad.errors import OptionError
 
-__all__ = ["usage"]
+__all__ = ["report", "usage"]
 
 _HELP_COLUMN = 52
 
@@ -19,6 +22,16 @@ def usage(program: str, flags: Iterable[Flag]) -> str:
         lines += ["", f"{group}:"]
         lines += [_line(flag) for flag in members]
     return "\n".join(lines) + "\n"
+
+
+def report(error: OptionError, program: str, flags: Iterable[Flag] = SERVER_FLAGS) -> int:
+    """Print what is wrong with a command line, after the usage with these flags where that helps; the exit code."""
+    if isinstance(error, UsageError):
+        if error.preface:
+            print(error.preface, file=sys.stderr)
+        print(usage(program, flags), file=sys.stderr)
+    print(error.message, file=sys.stderr)
+    return 1
 
 
 def _line(flag: Flag) -> str:
