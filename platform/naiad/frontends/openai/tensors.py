@@ -69,12 +69,14 @@ def requests_for(
             param="model",
         )
     sampling = {**question.sampling, "lora_name": lora} if lora else question.sampling
+    # In a stream counts are dear: the engine gives them with each token, and each response carries them.
+    counts = question.include_usage or not question.stream
     wishes: dict[str, object] = {
         "stream": question.stream,
         "exclude_input_in_output": True,  # what is echoed is put before the text here
         "return_finish_reason": True,
-        "return_num_input_tokens": True,
-        "return_num_output_tokens": True,
+        "return_num_input_tokens": counts,
+        "return_num_output_tokens": counts,
         "return_logprobs": question.alternatives is not None,
         "return_message": takes_messages,
         _SAMPLING: as_json(sampling),
