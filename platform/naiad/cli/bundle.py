@@ -1,4 +1,4 @@
-"""`naiad bundle`: a server with its models in one archive or image; and starting one from there."""
+"""`naiad bundle`: a server with its models in one archive or image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from naiad.bundle.make import Bundle, Wishes, make
 from naiad.bundle.oci import write_image
 from naiad.bundle.program import RUN
-from naiad.bundle.unpacking import SUFFIXES, unpacked, verify, write_bundle
+from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
 from naiad.cli.usage import report, usage
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
@@ -24,7 +24,7 @@ from naiad.environments.digest import digest_of
 from naiad.environments.reporter import default_reporter
 from naiad.errors import BundleError, NaiadError
 
-__all__ = ["bundle", "start"]
+__all__ = ["bundle"]
 
 _PROGRAM = "naiad bundle --output=FILE"
 _GROUP = "Bundle (all flags of the server work, too: it will be started with those)"
@@ -67,20 +67,6 @@ def bundle(arguments: Sequence[str]) -> int:
         print(error.message, file=sys.stderr)
     except OSError as error:
         print(f"cannot make the bundle: {error}", file=sys.stderr)
-    return 1
-
-
-def start(archive: Path, arguments: Sequence[str], store: str) -> int:
-    """Start the server of a bundle in the place of this process; the exit code if that fails."""
-    try:
-        folder = unpacked(archive, environment_store(store, os.environ), default_reporter())
-        program = folder / RUN
-        sys.stdout.flush()
-        os.execv(program, [str(program), *arguments])  # noqa: S606 - the bundle's own program, by its full path
-    except NaiadError as error:
-        print(error.message, file=sys.stderr)
-    except OSError as error:
-        print(f"cannot start {archive}: {error}", file=sys.stderr)
     return 1
 
 

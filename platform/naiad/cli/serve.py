@@ -32,7 +32,7 @@ def serve(arguments: Sequence[str], program: str) -> int:
             raise UsageError(f"Unexpected argument: {others[0]}")
         bundled = [text for flag, text in found if flag.name == _BUNDLE]
         if bundled:
-            from naiad.cli.bundle import start
+            from naiad.cli.unbundle import start
 
             rest = [(flag, text) for flag, text in found if flag.name != _BUNDLE]
             stores = [text for flag, text in rest if flag.name == "env-store"]

@@ -207,13 +207,22 @@ def shipped_backends() -> Path:
 
 
 def environment_store(named: str, environ: Mapping[str, str]) -> Path:
-    """The store of environments: the one named, else that of NAIAD_STORE, else one in the user's cache."""
+    """The store of environments: the one named, else that of NAIAD_STORE, else one in the user's cache.
+
+    Raises:
+        OptionError: If it depends on the user's home, and there is none.
+    """
     named = named or environ.get("NAIAD_STORE", "")
-    return (
-        Path(named).expanduser().absolute()
-        if named
-        else platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
-    )
+    try:
+        if named:
+            return Path(named).expanduser().absolute()
+        return platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
+    except RuntimeError:  # neither HOME nor an entry in the password file, as a container's user of any number
+        where = f"'{named}' is below a home" if named else "the store of environments is in the user's cache"
+        raise OptionError(
+            f"{where}, and user {os.getuid()} has no home directory; name a directory that can be written with "
+            "--env-store or NAIAD_STORE"
+        ) from None
 
 
 def _platform_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -25,11 +25,18 @@ _PROBES_AT_ONCE = 4
 def known_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Path | None = None) -> list[Path]:
     """Every interpreter found on PATH, in uv's store and in the usual folders; one path per real file."""
     environ = os.environ if environ is None else environ
-    home = Path.home() if home is None else home
+    home = _home() if home is None else home
     seen: dict[str, Path] = {}
     for path in (*installations(environ, home), *_on_path(cache, environ)):
         seen.setdefault(os.path.realpath(path), path)
     return list(seen.values())
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the password file, as a container's user of any number
+        return Path("/nonexistent")
 
 
 def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import posixpath
 import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from google.protobuf import text_format
 
@@ -20,6 +18,7 @@ from naiad.config.text import parse_json
 from naiad.errors import InvalidRequestError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import CONFIG_FILENAME, prepare_config
+from naiad.repository.temporary import temporary_folder
 
 __all__ = ["LoadOverride", "ModelDirectory", "check_model_name", "parse_override"]
 
@@ -34,7 +33,7 @@ class ModelDirectory:
     """
 
     def __init__(self, name: str, contents: Mapping[str, bytes]) -> None:
-        root = Path(tempfile.mkdtemp(prefix="naiad-model-"))
+        root = temporary_folder("naiad-model-")
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self.files = ModelFiles(name=name, repository=root, directory=root / name)
         self.files.directory.mkdir()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Look, Signature, is_ignored
+from naiad.repository.temporary import temporary_folder
 from naiad.storage.listing import StoredFile, list_files, list_folders
 from naiad.storage.opening import Storage, storage_errors
 
@@ -121,7 +122,7 @@ def _mirror(uri: str, environ: Mapping[str, str]) -> Path:
     if mount and not Path(mount).is_dir():
         raise RepositoryError(f"{_MOUNTS[scheme]} names '{mount}', which is not a directory: create it, or unset it")
     name = hashlib.sha256(uri.encode()).hexdigest()[:12]
-    return Path(tempfile.mkdtemp(prefix=f"naiad-repository-{name}-", dir=mount or None))
+    return temporary_folder(f"naiad-repository-{name}-", mount or None)
 
 
 def _is_ignored(file: StoredFile, path: str) -> bool:

@@ -1,0 +1,24 @@
+"""Temporary folders where there is no place for them."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+from naiad.errors import RepositoryError
+from naiad.repository.temporary import temporary_folder
+
+
+def test_a_system_that_may_only_be_read_is_told_to_name_a_folder(monkeypatch):
+    def nowhere():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+
+    with pytest.raises(RepositoryError, match=r"No usable temporary directory found.*; name a folder.* by TMPDIR"):
+        temporary_folder("naiad-")
+
+
+def test_a_parent_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RepositoryError, match=f"in {tmp_path}/none: No such file.*; make that one that can be written"):
+        temporary_folder("naiad-", f"{tmp_path}/none")
