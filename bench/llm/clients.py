@@ -35,7 +35,7 @@ class Reading:
     Attributes:
         rate: Tokens per second of all streams together.
         first: Seconds to the first text of each stream.
-        cpu: Seconds of CPU that the server and its guest took for a token; none for the engine.
+        cpu: Seconds of CPU that the server and its guest took for a token; the engine is its own guest.
     """
 
     rate: float

@@ -53,7 +53,8 @@ class DirectEngine(Contestant):
     def measure(self, prompts: Sequence[str], tokens: int) -> Reading:
         """Have the script answer; its own clock counts."""
         done = json.loads(self._exchange(json.dumps({"prompts": prompts, "tokens": tokens})))
-        return Reading(len(prompts) * tokens / done["seconds"], done["first"])
+        written = len(prompts) * tokens
+        return Reading(written / done["seconds"], done["first"], (0.0, done["cpu"] / written))
 
     def _exchange(self, line: str) -> str:
         if self._process.stdin is None or self._process.stdout is None:
