@@ -195,7 +195,7 @@ def test_a_machine_without_temporary_files_is_a_warning(tmp_path, examine, monke
 
 
 def test_more_model_processes_than_memory_takes_is_a_warning(tmp_path, examine):
-    many = CONFIG + "instance_group { count: 1000000 }"
+    many = CONFIG + "instance_group { count: 4096 }"
     write(tmp_path / "models" / "m", model(config=many))
 
     status, document = examine()
