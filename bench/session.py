@@ -70,22 +70,24 @@ class Session:
                         self.results.add(name, program.name, {"seconds": server.start_seconds, **memory})
 
     def _measure_environment(self, packed: Packed) -> None:
-        with _folder() as work:
-            for _ in range(self.rounds):
+        # Nothing is removed between the rounds, and /tmp is left to the reference, which removes its environment at
+        # each stop: ext4 passes over inodes for minutes after their files were removed, one by one, and a first start
+        # beside them took seven to ten times the kernel's time.
+        with _folder(packed.archive.parent) as work:
+            for turn in range(self.rounds):
                 for program in self.programs:
-                    models, caches = self._write_environment_models(program, packed, work)
-                    shutil.rmtree(caches, ignore_errors=True)
+                    place = work / str(turn)
+                    models = self._write_environment_models(program, packed, place)
                     for name in (cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND):
-                        seconds = _start_seconds(self._without_packages(program), models, work)
+                        seconds = _start_seconds(self._without_packages(program), models, place)
                         self.results.add(name, program.name, {"seconds": seconds})
 
-    def _write_environment_models(self, program: Program, packed: Packed, work: Path) -> tuple[Path, Path]:
+    def _write_environment_models(self, program: Program, packed: Packed, work: Path) -> Path:
         models = work / f"models-{program.name}"
-        if not models.exists():
-            # The reference's stub is compiled for one Python; ours runs under the environment's own interpreter.
-            stub = None if program.name == OURS else self.reference.stub(packed.python)
-            repository.write_with_environment(models, packed.archive, stub)
-        return models, work / f"cache-{program.name}"
+        # The reference's stub is compiled for one Python; ours runs under the environment's own interpreter.
+        stub = None if program.name == OURS else self.reference.stub(packed.python)
+        repository.write_with_environment(models, packed.archive, stub)
+        return models
 
     def _without_packages(self, program: Program) -> Program:
         if program.name == OURS:
@@ -99,9 +101,9 @@ def _start_seconds(program: Program, models: Path, work: Path) -> float:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def _folder(within: Path | None = None) -> Iterator[Path]:
     # Not pathlib's or pytest's: a server that was killed may leave read-only folders of an environment behind.
-    folder = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="naiad-bench-", dir=within))
     try:
         yield folder
     finally:
