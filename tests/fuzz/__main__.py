@@ -46,7 +46,7 @@ class _Run:
     def take(self, campaigns: list[Campaign], inputs: int, where: str = "") -> None:
         """Run campaigns with their shares of *inputs*."""
         for campaign in campaigns:
-            if self._only in campaign.name:
+            if inputs and self._only in campaign.name:
                 self._one(campaign, int(inputs * campaign.share), where)
 
     def _one(self, campaign: Campaign, wanted: int, where: str) -> None:

@@ -40,10 +40,20 @@ class Campaign(NamedTuple):
     def run(self, count: int, number: int) -> int:
         """Try about *count* inputs, the same ones for the same *number*; return how many were."""
         tried = 0
+        while tried < count:
+            made = self._batch(min(count - tried, _BATCH), number)
+            tried += made
+            number += 1
+            if made == 0:
+                break
+        return tried
+
+    def _batch(self, count: int, number: int) -> int:
+        tried = 0
 
         @seed(number)
         @settings(
-            max_examples=min(count, _BATCH),
+            max_examples=count,
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -56,12 +66,7 @@ class Campaign(NamedTuple):
             tried += 1
             self.attempt(*arguments)
 
-        while tried < count:
-            before = tried
-            batch()
-            number += 1
-            if tried - before < min(count, _BATCH) // 10:  # the strategy has little left to offer
-                break
+        batch()
         return tried
 
 
