@@ -16,12 +16,21 @@ def leave_the_end_to_the_host() -> None:
     `terminate` them.
     """
     usual = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    masks = threading.local()
+
+    def hold() -> None:
+        # What is sent to the child before it has its own handlers back must not be lost.
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, usual)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
 
     def restore() -> None:
         for number, handler in usual.items():
             signal.signal(number, handler)
+        release()
 
-    os.register_at_fork(after_in_child=restore)
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=restore)
 
 
 def die_with(parent: int) -> None:

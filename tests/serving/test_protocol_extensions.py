@@ -11,6 +11,7 @@ import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 from support.server import ServerProcess
+from support.waiting import until
 
 MODEL = """
 import numpy as np
@@ -113,10 +114,16 @@ def test_classes_have_the_labels_of_the_models_file(client, api):
 def test_a_request_leaves_a_trace(served, client, api):
     _, place = served
     client.infer("labelled", [tensor_in(api, [[1]])], request_id="traced")
-    files = sorted(place.glob("traces.*"), key=lambda path: int(path.suffix[1:]))
-    events = json.loads(files[-1].read_text())
+
+    def found():
+        # Other requests are traced as well, and a file is there a moment after its answer.
+        files = sorted(place.glob("traces.*"), key=lambda path: int(path.suffix[1:]), reverse=True)
+        traces = [json.loads(text) for text in (path.read_text() for path in files) if text.endswith("]")]
+        return next((events for events in traces if events[0].get("request_id") == "traced"), None)
+
+    until(found, "the trace")
+    events = found()
     assert events[0]["model_name"] == "labelled"
-    assert events[0]["request_id"] == "traced"
     times = {event["timestamps"][0]["name"]: event["timestamps"][0]["ns"] for event in events[1:]}
     way = ("REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
     assert [times[name] for name in way] == sorted(times[name] for name in way)

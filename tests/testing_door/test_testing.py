@@ -2,6 +2,7 @@
 
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -308,6 +309,21 @@ def test_a_shared_backends_code_is_found(tmp_path):
         assert model.infer({"IN": [4]})["OUT"].tolist() == [8]
     with pytest.raises(NaiadError, match="doubles"):
         load(folder)
+
+
+def test_a_shared_backend_is_no_other_module_called_model(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model.py").write_text("is_another = True\n")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    other = types.ModuleType("model")
+    monkeypatch.setitem(sys.modules, "model", other)
+    (tmp_path / "backends" / "doubles").mkdir(parents=True)
+    folder = write_model(tmp_path, "user", DOUBLE, more='backend: "doubles"')
+    (folder / "1" / "model.py").rename(tmp_path / "backends" / "doubles" / "model.py")
+
+    with load(folder, backend_directories=[tmp_path / "backends"]) as model:
+        assert model.infer({"IN": [4]})["OUT"].tolist() == [8]
+    assert sys.modules["model"] is other
 
 
 def test_a_version_may_be_named(tmp_path):

@@ -193,3 +193,28 @@ def initialize(self, args):
         assert owner.deaths == []
 
     run(serve())
+
+
+def test_a_fork_that_is_terminated_at_once_ends(tmp_path):
+    """A signal may reach it before it has its own handlers back."""
+    methods = """
+def initialize(self, args):
+    import signal
+    ends = set()
+    for _ in range(200):
+        pid = os.fork()
+        if not pid:
+            time.sleep(300)
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        ends.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    print(ends)
+"""
+
+    async def serve():
+        worker, owner = guest(launch_spec(tmp_path, methods))
+        await asyncio.wait_for(worker.start(), 30)
+        await until(lambda: ("stdout", "{-15}") in owner.lines, "exit codes")
+        await worker.stop(5)
+
+    run(serve())

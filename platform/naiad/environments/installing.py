@@ -35,6 +35,7 @@ _BLAME = (
     re.compile(r"DO NOT MATCH THE HASHES.*?^\s+(\S+) from", re.DOTALL | re.MULTILINE),
     # uv's
     re.compile(r"there (?:is|are) no versions? of (\S+)"),
+    re.compile(r"Because \S+ was not found.*?you\s+require\s+(\S+)", re.DOTALL),
     re.compile(r"Because (\S+) was not found"),
     re.compile(r"Failed to (?:build|download|fetch|read|parse)(?: metadata for)?:? `([^`]+)`"),
     re.compile(r"Hash mismatch for `([^`]+)`"),

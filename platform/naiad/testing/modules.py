@@ -34,17 +34,33 @@ class ModelModules:
         self._modules: dict[str, ModuleType] = {}
         self._paths: list[str] = []
         self._others = dict(sys.modules)
+        self._displaced: dict[str, ModuleType] = {}
 
     def load(self, model_file: Path, model_dir: Path, *, shared: bool) -> type:
         """Import the model's file, as a guest does, and return its class."""
         importlib.invalidate_caches()
-        with self.entered(), _without_bytecode():
+        with self.entered(), _without_bytecode(), self._alone(model_file, shared=shared):
             before = len(sys.path)
             model_class = loader.load_model_class(
                 str(model_file), self._version_dir, str(model_dir), utils_dir(), shared
             )
             self._paths = sys.path[before:]
         return model_class
+
+    @contextmanager
+    def _alone(self, model_file: Path, *, shared: bool) -> Iterator[None]:
+        """Let the file of a shared backend be the module of its name, whatever of that name this process knows."""
+        if not shared:
+            yield
+            return
+        folder, name = str(model_file.parent), model_file.stem
+        if name in sys.modules:
+            self._displaced[name] = sys.modules.pop(name)
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -82,6 +98,7 @@ class ModelModules:
         self._modules = {name: module for name, module in sys.modules.items() if self._is_mine(name, module)}
         for name in self._modules:
             del sys.modules[name]
+        sys.modules.update(self._displaced)
         for path in self._paths:
             if path in sys.path:
                 sys.path.reverse()  # ours are the last ones of their names
