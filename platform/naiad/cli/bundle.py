@@ -14,7 +14,7 @@ from naiad.bundle.make import Bundle, Wishes, make
 from naiad.bundle.oci import write_image
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
-from naiad.cli.usage import report, usage
+from naiad.cli.usage import report, usage, with_help
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
@@ -48,8 +48,7 @@ def bundle(arguments: Sequence[str]) -> int:
     try:
         found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
-            helped = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name == HELP)]
-            print(usage(_PROGRAM, [replace(flag, group=_GROUP) for flag in helped]), end="")
+            print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
             return 0
         if others:
             raise UsageError(f"Unexpected argument: {others[0]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from naiad.bundle.manifest import read_manifest
 from naiad.bundle.program import RUN
-from naiad.cli.usage import report, usage
+from naiad.cli.usage import report, usage, with_help
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
@@ -58,8 +58,7 @@ def deploy(arguments: Sequence[str]) -> int:
     try:
         found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
-            helped = [*_OWN_FLAGS, *(flag for flag in SERVER_FLAGS if flag.name == HELP)]
-            print(usage(_PROGRAM, [replace(flag, group=_GROUP) for flag in helped]), end="")
+            print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
             return 0
         if len(others) != 1 or others[0] not in _KINDS:
             raise UsageError(f"say what for, one of {', '.join(_KINDS)}: naiad deploy {next(iter(_KINDS))} [flags]")

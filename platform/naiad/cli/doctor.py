@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import orjson
 
 from naiad.cli.serve import log_settings, open_log
-from naiad.cli.usage import report, usage
+from naiad.cli.usage import report, usage, with_help
 from naiad.config.flag import Flag, Kind, UsageError
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
@@ -30,7 +30,7 @@ _STRICT = Flag("strict", Kind.NOTHING, "", "Exit with 1 for warnings, too.")
 _NOTES = Flag("notes", Kind.NOTHING, "", "Print notes, too: what is missing that the code can do without.")
 _PACKED = Flag("leave-packed", Kind.NOTHING, "", "Unpack no archives; what needs that is not examined.")
 _OWN_FLAGS = tuple(replace(flag, group=_GROUP, own=True) for flag in (_MODEL, _JSON, _STRICT, _NOTES, _PACKED))
-_SHOWN_FLAGS = (*_OWN_FLAGS, *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name == HELP))
+_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
 _FOUND, _NOT_EXAMINED = 1, 2
 
 

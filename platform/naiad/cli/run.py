@@ -16,7 +16,7 @@ from typing import Any
 from naiad.cli.run_input import read_request
 from naiad.cli.run_report import Answer, Report, answer_of, print_json, print_plainly, timings
 from naiad.cli.serve import log_settings, open_log
-from naiad.cli.usage import report, usage
+from naiad.cli.usage import report, usage, with_help
 from naiad.config.flag import Flag, Kind, UsageError, convert
 from naiad.config.flags import SERVER_FLAGS
 from naiad.config.getopt import HELP, split
@@ -43,7 +43,7 @@ _WITH = Flag(
 _JSON = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
 _DEBUG = Flag("debug", Kind.STRING, "pdb", "Run it under a debugger, without time limits: pdb, or debugpy[:port].")
 _OWN_FLAGS = tuple(replace(flag, group=_GROUP, own=True) for flag in (_INPUT, _VERSION, _WITH, _JSON, _DEBUG))
-_SHOWN_FLAGS = (*_OWN_FLAGS, *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name == HELP))
+_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _FAILED, _REQUEST_FAILED = 1, 2
 _NO_LIMIT = 1_000_000.0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 
 from naiad.config.flag import Flag, UsageError
 from naiad.config.flags import SERVER_FLAGS
+from naiad.config.getopt import HELP
 from naiad.errors import OptionError
 
-__all__ = ["report", "usage"]
+__all__ = ["report", "usage", "with_help"]
 
 _HELP_COLUMN = 52
 
@@ -22,6 +24,11 @@ def usage(program: str, flags: Iterable[Flag]) -> str:
         lines += ["", f"{group}:"]
         lines += [_line(flag) for flag in members]
     return "\n".join(lines) + "\n"
+
+
+def with_help(flags: Iterable[Flag], group: str) -> tuple[Flag, ...]:
+    """A command's own flags and `--help`, which all share with the server, in one group."""
+    return (*flags, *(replace(flag, group=group) for flag in SERVER_FLAGS if flag.name == HELP))
 
 
 def report(error: OptionError, program: str, flags: Iterable[Flag] = SERVER_FLAGS) -> int:

@@ -152,7 +152,31 @@ class Submission:
         return made
 
 
-class ResponseIterator:
+class _Responses:
+    """What both iterators do with a response that has come."""
+
+    def __init__(self, submission: Submission, *, raise_on_error: bool) -> None:
+        self._submission = submission
+        self._raises = raise_on_error
+        self._is_complete = False
+
+    def _read(self, response: InferenceResponse) -> InferenceResponse:
+        self._is_complete = response.final
+        if not response.final:
+            self._submission.read()
+        if response.error is not None and self._raises:
+            raise response.error
+        return response
+
+    def cancel(self) -> None:
+        """Take the request back: it is dropped if it still waits, else the model may notice."""
+        self._submission.cancel()
+
+    def __del__(self) -> None:
+        self._submission.release()
+
+
+class ResponseIterator(_Responses):
     """The responses of one request, as they come. Not to be iterated twice."""
 
     def __init__(
@@ -163,10 +187,8 @@ class ResponseIterator:
         raise_on_error: bool = True,
     ) -> None:
         """Responses go to *copies*, too."""
-        self._submission = submission
+        super().__init__(submission, raise_on_error=raise_on_error)
         self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        self._raises = raise_on_error
-        self._is_complete = False
         deliver = self._responses.put if copies is None else _both(self._responses.put, copies.put)
         # Nobody can tell when what is in the other queue has been read.
         submission.deliver_to(deliver, read_at_once=copies is not None)
@@ -177,23 +199,10 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         if self._is_complete:
             raise StopIteration
-        response = self._responses.get()
-        self._is_complete = response.final
-        if not response.final:
-            self._submission.read()
-        if response.error is not None and self._raises:
-            raise response.error
-        return response
-
-    def cancel(self) -> None:
-        """Take the request back: it is dropped if it still waits, else the model may notice."""
-        self._submission.cancel()
-
-    def __del__(self) -> None:
-        self._submission.release()
+        return self._read(self._responses.get())
 
 
-class AsyncResponseIterator:
+class AsyncResponseIterator(_Responses):
     """The responses of one request on the event loop of whoever asked. Not to be iterated twice."""
 
     def __init__(
@@ -204,10 +213,8 @@ class AsyncResponseIterator:
         raise_on_error: bool = True,
     ) -> None:
         """Responses go to *copies*, too. Must be made on the event loop that is to iterate it."""
-        self._submission = submission
+        super().__init__(submission, raise_on_error=raise_on_error)
         self._responses: asyncio.Queue[InferenceResponse] = asyncio.Queue()
-        self._raises = raise_on_error
-        self._is_complete = False
         deliver = _Handover(asyncio.get_running_loop(), self._responses, copies)
         submission.deliver_to(deliver, read_at_once=copies is not None)
 
@@ -217,20 +224,7 @@ class AsyncResponseIterator:
     async def __anext__(self) -> InferenceResponse:
         if self._is_complete:
             raise StopAsyncIteration
-        response = await self._responses.get()
-        self._is_complete = response.final
-        if not response.final:
-            self._submission.read()
-        if response.error is not None and self._raises:
-            raise response.error
-        return response
-
-    def cancel(self) -> None:
-        """Take the request back: it is dropped if it still waits, else the model may notice."""
-        self._submission.cancel()
-
-    def __del__(self) -> None:
-        self._submission.release()
+        return self._read(await self._responses.get())
 
 
 def _both(first: _Put, second: _Put) -> _Put:

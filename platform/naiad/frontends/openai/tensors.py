@@ -84,9 +84,9 @@ def requests_for(
     prompt_input = MESSAGES if takes_messages else TEXT_INPUT
     takes_sampling = _has(metadata.inputs, _SAMPLING)
     parameters: Mapping[str, Parameter] = {} if takes_sampling else _scalars(sampling)
+    renderer = template if question.is_chat and not takes_messages else None
     for prompt in question.prompts:
-        is_rendered = question.is_chat and not takes_messages
-        text = template.prompt(orjson.loads(prompt)) if is_rendered and template is not None else prompt
+        text = prompt if renderer is None else renderer.prompt(orjson.loads(prompt))
         yield infer_request(metadata, {prompt_input: text, **wishes}, parameters)
 
 

@@ -12,6 +12,7 @@ import psutil
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
+from naiad.frontends.openai.tensors import writes_text
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
 from naiad.repository.layout import model_key
 
@@ -103,11 +104,9 @@ class State:
 
     def _writes_text(self, entry: IndexEntry) -> bool:
         try:
-            metadata = self._engine.model_metadata(model_key(entry.namespace, entry.name))
+            return writes_text(self._engine.model_metadata(model_key(entry.namespace, entry.name)))
         except NaiadError:
             return False
-        inputs = {tensor.name for tensor in metadata.inputs}
-        return "text_input" in inputs and any(tensor.name == "text_output" for tensor in metadata.outputs)
 
 
 def _counts(statistics: ModelStatistics | None) -> dict[str, int]:
