@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Hashable
 
 from naiad.engine.check import prefix
+from naiad.engine.response_times import Progress
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.states import SequenceState
@@ -33,16 +33,17 @@ class Pending:
         is_cancelled: Nobody waits for it any more.
         refusal: Why the scheduler did not take it up.
         state: What is kept of its sequence, once it was sent to a guest; None if there is no such thing.
+        progress: How far its responses are; None before the first, and always unless its model is decoupled.
     """
 
     __slots__ = (
         "_left",
-        "_sizes",
         "batch_size",
         "is_cancelled",
         "is_queued",
         "key",
         "laid_out",
+        "progress",
         "queued",
         "refusal",
         "request",
@@ -64,25 +65,19 @@ class Pending:
         self.is_queued = self.is_cancelled = False
         self.refusal: NaiadError | None = None
         self.state: SequenceState | None = None
-        self._sizes: deque[int] | None = None
+        self.progress: Progress | None = None
         self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
 
-    @property
-    def has_responses(self) -> bool:
-        """Whether any response is, or was, on its way to the client."""
-        return self._sizes is not None
-
-    def will_leave(self, response: InferResponse) -> None:
+    def will_leave(self, response: InferResponse, progress: Progress) -> None:
         """Note that a response, one of many perhaps, is on its way to the client."""
-        if self._sizes is None:
-            self._sizes = deque()
-        self._sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
+        self.progress = progress
+        progress.sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
 
     def has_left(self, count: int) -> None:
         """Note that *count* responses have left; tell the guest, which may be held back, when they are many."""
-        sizes = self._sizes
-        if sizes is None or self.worker is None:
+        if self.progress is None or self.worker is None:
             return
+        sizes = self.progress.sizes
         count = min(count, len(sizes))
         responses, size = self._left
         responses += count

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from naiad.config.metrics_options import MetricsOptions
 from naiad.config.model import ModelConfig
 from naiad.engine.durations import Durations, Histogram
+from naiad.engine.response_times import ResponseTimes
 from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
 
 _FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
@@ -54,6 +55,7 @@ class Statistics:
         load_ns: How long loading it took.
         durations: Takes durations in for quantiles; None unless they are wanted.
         first_responses: Takes milliseconds to first responses in; None unless they are wanted.
+        responses: Takes the single responses of a decoupled model in; None for others.
     """
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
@@ -67,6 +69,7 @@ class Statistics:
         self.load_ns = 0
         self.durations: Durations | None = None
         self.first_responses: Histogram | None = None
+        self.responses: ResponseTimes | None = None
         self._tags = tags
         self._is_cached = is_cached
         self._last = 0
@@ -212,6 +215,7 @@ class Statistics:
                 )
                 for size, sums in sorted(self._batches.items())
             ),
+            responses=() if self.responses is None else self.responses,
         )
 
 

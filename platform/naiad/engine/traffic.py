@@ -20,6 +20,7 @@ from naiad.engine.ordered import Order, OrderedSink
 from naiad.engine.pending import Pending
 from naiad.engine.reshape import OutputReshape
 from naiad.engine.response_cache import CachedAnswers, ResponseCache
+from naiad.engine.response_times import Progress, ResponseTimes
 from naiad.engine.served import version_numbers
 from naiad.engine.states import StateOutputs
 from naiad.engine.statistics import Reason, Statistics
@@ -72,6 +73,7 @@ class Traffic:
         self.reason = ""
         self._check = RequestCheck(config)
         self._statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
+        self._responses = self._statistics.responses = ResponseTimes() if config.decoupled else None
         self._reshape = OutputReshape(config)
         self._pending: dict[int, Pending] = {}
         self._keys = itertools.count(1)
@@ -219,10 +221,10 @@ class Traffic:
         response = answer.response
         if response is not None:
             response.request_id = pending.request.request_id
-            if self._prepares:
-                response = self._prepare(worker, pending, response)
-                if response is None and not answer.final:
-                    return
+        if self._prepares:
+            response = self._prepare(worker, pending, response, started, ended)
+            if response is None and not answer.final:
+                return
         if answer.final:
             del self._pending[answer.key]
             now = time.monotonic_ns()
@@ -241,15 +243,25 @@ class Traffic:
         else:
             self._statistics.failed(now - pending.queued, Reason.BACKEND)
 
-    def _prepare(self, worker: Worker, pending: Pending, response: InferResponse) -> InferResponse | None:
-        """Make of a model's response what its client shall have; None if that is nothing."""
+    def _prepare(
+        self, worker: Worker, pending: Pending, response: InferResponse | None, started: int, sent: int
+    ) -> InferResponse | None:
+        """Make of a model's response, or an end without one, what its client shall have; None if that is nothing."""
+        if response is None:
+            if self._responses is not None:
+                so_far = pending.progress or Progress(started)
+                self._responses.ended(so_far, sent, is_cancelled=pending.is_cancelled)
+            return None
         if self._states is not None and response.outputs and not self._states.take(pending, response):
             worker.credit(pending.key, 1)
             return None
-        if self.config.decoupled:
-            if not pending.has_responses:
-                self._statistics.responded_first(time.monotonic_ns() - pending.queued)
-            pending.will_leave(response)
+        if self._responses is not None:
+            progress, now = pending.progress, time.monotonic_ns()
+            if progress is None:
+                progress = Progress(started)
+                self._statistics.responded_first(now - pending.queued)
+            self._responses.sent(progress, response, sent, now)
+            pending.will_leave(response, progress)
         if self._reshape.is_needed and response.outputs:
             self._reshape.apply(response)
         return response

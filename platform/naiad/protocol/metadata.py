@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 EXTENSIONS = (
@@ -138,6 +138,27 @@ class BatchStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseStatistics:
+    """The responses of a decoupled model that had one place among those to their request.
+
+    Attributes:
+        compute_infer: Time until the model sent them, since it sent those before them or its execute began.
+        compute_output: Time to take their outputs over.
+        success: Both together, of those that were no errors.
+        fail: Likewise, of errors.
+        empty_response: Ends of requests without a response.
+        cancel: Ends of requests that were cancelled.
+    """
+
+    compute_infer: Duration
+    compute_output: Duration
+    success: Duration
+    fail: Duration
+    empty_response: Duration
+    cancel: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
     """Statistics of one model version (extension_statistics).
 
@@ -166,6 +187,7 @@ class ModelStatistics:
         cache_hit: Requests answered from the response cache.
         cache_miss: Requests looked up in vain.
         batch_stats: Per batch size.
+        responses: Per place of a response among those to its request, of decoupled models alone.
     """
 
     name: str
@@ -191,6 +213,7 @@ class ModelStatistics:
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
+    responses: Iterable[ResponseStatistics] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from naiad.protocol.metadata import (
 )
 
 _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_RESPONSE_DURATIONS = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 
 
 def server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
@@ -70,6 +71,9 @@ def _statistics(model: ModelStatistics) -> pb.ModelStatistics:
             compute_infer=_duration(batch.compute_infer),
             compute_output=_duration(batch.compute_output),
         )
+    for index, responses in enumerate(model.responses):
+        durations = {name: _duration(getattr(responses, name)) for name in _RESPONSE_DURATIONS}
+        message.response_stats[str(index)].CopyFrom(pb.InferResponseStatistics(**durations))
     return message
 
 

@@ -11,6 +11,7 @@ from naiad.protocol.metadata import (
     IndexEntry,
     ModelMetadata,
     ModelStatistics,
+    ResponseStatistics,
     ServerMetadata,
 )
 
@@ -72,7 +73,7 @@ def _model(model: ModelStatistics) -> dict[str, Any]:
             "cache_hit": _duration(model.cache_hit),
             "cache_miss": _duration(model.cache_miss),
         },
-        "response_stats": {},
+        "response_stats": {str(index): _responses(each) for index, each in enumerate(model.responses)},
         "batch_stats": [_batch(batch) for batch in model.batch_stats],
         "memory_usage": [],
     }
@@ -84,6 +85,17 @@ def _batch(batch: BatchStatistics) -> dict[str, Any]:
         "compute_input": _duration(batch.compute_input),
         "compute_infer": _duration(batch.compute_infer),
         "compute_output": _duration(batch.compute_output),
+    }
+
+
+def _responses(responses: ResponseStatistics) -> dict[str, Any]:
+    return {
+        "compute_infer": _duration(responses.compute_infer),
+        "compute_output": _duration(responses.compute_output),
+        "success": _duration(responses.success),
+        "fail": _duration(responses.fail),
+        "empty_response": _duration(responses.empty_response),
+        "cancel": _duration(responses.cancel),
     }
 
 
