@@ -1,6 +1,6 @@
 """Clients that do as little as can be done: the servers are measured, on two cores that both sides share.
 
-Each asks all prompts at the same time, a thread and a connection each, and reads until the last answer has ended.
+Each stream is a thread that asks its prompts one after the other, a connection each, and reads every answer to its end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
+
+from bench.llm import h2
 
 HOST = "127.0.0.1"
 _TIMEOUT = 120
@@ -34,7 +35,7 @@ class Reading:
 
     Attributes:
         rate: Tokens per second of all streams together.
-        first: Seconds to the first text of each stream.
+        first: Seconds to the first text of each request.
         cpu: Seconds of CPU that the server and its guest took for a token; the engine is its own guest.
     """
 
@@ -43,29 +44,28 @@ class Reading:
     cpu: Sequence[float] = ()
 
 
-def measure(ask: Ask, prompts: Sequence[str], tokens: int) -> Reading:
-    """Ask all prompts at the same time."""
-    firsts = [0.0] * len(prompts)
+def measure(ask: Ask, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
+    """Ask the prompts of all streams, the streams at the same time."""
+    firsts: list[float] = []
     problems: list[BaseException] = []
     began = time.perf_counter()
-
-    def run(place: int, prompt: str) -> None:
-        def first() -> None:
-            firsts[place] = time.perf_counter() - began
-
-        try:
-            ask(prompt, tokens, first)
-        except Exception as problem:  # noqa: BLE001 - told below
-            problems.append(problem)
-
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(prompts)]
+    threads = [threading.Thread(target=_ask_all, args=(ask, each, tokens, firsts, problems)) for each in streams]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if problems:
         raise SystemExit(f"a stream failed: {problems[0]}")
-    return Reading(len(prompts) * tokens / (time.perf_counter() - began), firsts)
+    return Reading(sum(map(len, streams)) * tokens / (time.perf_counter() - began), firsts)
+
+
+def _ask_all(ask: Ask, prompts: Sequence[str], tokens: int, firsts: list[float], problems: list[BaseException]) -> None:
+    try:
+        for prompt in prompts:
+            began = time.perf_counter()
+            ask(prompt, tokens, lambda began=began: firsts.append(time.perf_counter() - began))  # type: ignore[misc]
+    except Exception as problem:  # noqa: BLE001 - told by the caller
+        problems.append(problem)
 
 
 def sampling(tokens: int) -> str:
@@ -105,20 +105,25 @@ def over_grpc(port: int, model: str) -> Ask:
         ):
             request.inputs.add(name=name, datatype=datatype, shape=[1])
             request.raw_input_contents.append(content)
-        with grpc.insecure_channel(f"{HOST}:{port}", _OWN_CONNECTION) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            is_first = True
-            for answer in stub.ModelStreamInfer(iter([request]), timeout=_TIMEOUT):
-                if answer.error_message:
-                    raise StreamError(answer.error_message)
-                if is_first:
-                    is_first = False
-                    first()
+        with _connection(port) as connection:
+            answers = h2.call(connection, _STREAM_INFER, request.SerializeToString(), first)
+        for answer in answers:
+            error = service_pb2.ModelStreamInferResponse.FromString(answer).error_message
+            if error:
+                raise StreamError(error)
+        if not answers:
+            raise StreamError("ModelStreamInfer answered nothing")
 
     return ask
 
 
-_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+_STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def _connection(port: int) -> socket.socket:
+    connection = socket.create_connection((HOST, port), _TIMEOUT)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 def _packed(text: str) -> bytes:
@@ -129,8 +134,7 @@ def _post(port: int, path: str, document: object, first: First) -> None:
     """Post, and read until the connection is closed; events are not taken apart, but an error is seen."""
     body = json.dumps(document).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    with socket.create_connection((HOST, port), _TIMEOUT) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _connection(port) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         begun = b""
         while b"data: " not in begun:

@@ -27,19 +27,19 @@ _CONFIG = f'backend: "{_BACKEND}"\ninstance_group {{ count: 1 kind: KIND_CPU }}\
 
 
 class Contestant:
-    """One way to tokens: answers prompts, all at the same time."""
+    """One way to tokens: answers the prompts of streams."""
 
     def __init__(self, name: str, server: Server, ask: Ask) -> None:
         self.name = name
         self._server = server
         self._ask = ask
 
-    def measure(self, prompts: Sequence[str], tokens: int) -> Reading:
-        """Ask all of *prompts* at the same time for *tokens* each."""
+    def measure(self, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
+        """Ask the prompts of all *streams*, these at the same time, for *tokens* each."""
         before = self._server.cpu_seconds()
-        reading = clients.measure(self._ask, prompts, tokens)
+        reading = clients.measure(self._ask, streams, tokens)
         taken = zip(self._server.cpu_seconds(), before, strict=True)
-        cpu = [(now - then) / (len(prompts) * tokens) for now, then in taken]
+        cpu = [(now - then) / (sum(map(len, streams)) * tokens) for now, then in taken]
         return dataclasses.replace(reading, cpu=cpu)
 
 
@@ -50,10 +50,10 @@ class DirectEngine(Contestant):
         self.name = ENGINE
         self._process = process
 
-    def measure(self, prompts: Sequence[str], tokens: int) -> Reading:
+    def measure(self, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
         """Have the script answer; its own clock counts."""
-        done = json.loads(self._exchange(json.dumps({"prompts": prompts, "tokens": tokens})))
-        written = len(prompts) * tokens
+        done = json.loads(self._exchange(json.dumps({"streams": streams, "tokens": tokens})))
+        written = sum(map(len, streams)) * tokens
         return Reading(written / done["seconds"], done["first"], (0.0, done["cpu"] / written))
 
     def _exchange(self, line: str) -> str:

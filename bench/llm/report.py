@@ -21,8 +21,10 @@ Written by `python -m bench.llm`: models of the backend `vllm_like` on llama.cpp
 1 and by 8 streams, beside the same engine called in a script without any server, and beside the real Triton with the
 same `model.py`. Medians; by turns. Rate: tokens per second of all streams together, from the first request to the last
 answer's end. First: milliseconds to the first text, median of the streams. CPU: microseconds a token of server / guest,
-engine included. Client, server and engine share the machine's cores; the engine has all but one of them. `tiny` is a
-model of noise whose engine hardly works, so that what is measured is the way of each token through the server."""
+engine included. Client, server and engine share the machine's cores; the engine has all but one of them. `tiny` is the
+least model that llama.cpp runs, noise of one layer: llama.cpp handles it at thousands of tokens per second, each of
+which is a response of its own, so that what is measured is the way of a token through `model.py` and the server. The
+clients are plain sockets that take nothing apart but frames of HTTP/2."""
 _BUSY = " **The machine was busy with other work: ratios between lines mean little, and rates less.**"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2
 
 from bench.llm import clients, report
 from bench.llm.contestants import ENGINE
@@ -60,8 +64,8 @@ def test_the_section_replaces_its_older_self_and_outlives_the_rest_of_the_page(t
 
 
 def test_no_two_prompts_begin_alike():
-    made = [*prompts(8), *prompts(1)]
-    assert len({prompt.partition(":")[0] for prompt in made}) == 9
+    made = [prompt for stream in (*prompts(8), *prompts(1, each=3)) for prompt in stream]
+    assert len({prompt.partition(":")[0] for prompt in made}) == len(made) == 11
 
 
 @pytest.mark.parametrize(
@@ -76,15 +80,63 @@ def test_a_stream_that_fails_is_no_measurement(answer, told):
         threading.Thread(target=serve_once, args=(listener, answer)).start()
         ask = clients.over_http(listener.getsockname()[1], "m")
         with pytest.raises(SystemExit, match=told):
-            clients.measure(ask, ["a"], 3)
+            clients.measure(ask, [["a"]], 3)
 
 
 def test_streams_are_read_to_their_end_and_their_first_text_is_seen():
     with socket.create_server((clients.HOST, 0)) as listener:
         threading.Thread(target=serve_once, args=(listener, b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n" * 3)).start()
-        reading = clients.measure(clients.over_openai(listener.getsockname()[1], "m"), ["a"], 3)
+        reading = clients.measure(clients.over_openai(listener.getsockname()[1], "m"), [["a"]], 3)
     assert reading.rate > 0
     assert 0 < reading.first[0] < 20
+
+
+def test_a_stream_of_grpc_is_read_to_its_end_by_a_client_that_knows_little_of_http2():
+    def answer(requests):
+        (request,) = requests
+        assert request.inputs[0].name == "text_input"
+        for _ in range(3):
+            yield service_pb2.ModelStreamInferResponse(infer_response={"model_name": request.model_name})
+
+    with grpc_server(answer) as port:
+        reading = clients.measure(clients.over_grpc(port, "m"), [["a", "b"], ["c"]], 3)
+    assert len(reading.first) == 3
+    assert all(0 < first < 20 for first in reading.first)
+
+
+def test_a_stream_of_grpc_that_fails_is_no_measurement():
+    def fail(requests):
+        next(requests)
+        yield service_pb2.ModelStreamInferResponse(error_message="no more")
+
+    with grpc_server(fail) as port, pytest.raises(SystemExit, match="no more"):
+        clients.measure(clients.over_grpc(port, "m"), [["a"]], 3)
+
+    def abort(requests, context):
+        next(requests)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+
+    with grpc_server(None, abort) as port, pytest.raises(SystemExit, match="answered nothing"):
+        clients.measure(clients.over_grpc(port, "m"), [["a"]], 3)
+
+
+@contextlib.contextmanager
+def grpc_server(answer, answer_in_context=None):
+    """A server of the one method; yields its port."""
+    method = grpc.stream_stream_rpc_method_handler(
+        answer_in_context or (lambda requests, _: answer(requests)),
+        request_deserializer=service_pb2.ModelInferRequest.FromString,
+        response_serializer=service_pb2.ModelStreamInferResponse.SerializeToString,
+    )
+    server = grpc.server(ThreadPoolExecutor(2))
+    handlers = {"ModelStreamInfer": method}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),))
+    port = server.add_insecure_port(f"{clients.HOST}:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
 
 
 def serve_once(listener: socket.socket, answer: bytes) -> None:
