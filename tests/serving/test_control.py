@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -83,8 +86,10 @@ def test_reloading_loses_no_request(tmp_path):
     with ServerProcess(models, EXPLICIT, "--load-model=versions", work=tmp_path) as server:
         crowd = Crowd(server, "versions")
         client = client_of(server, "http")
-        for _ in range(3):
+        for number in range(3):
+            (models / "versions" / "config.pbtxt").touch()
             client.load_model("versions")
+            assert server.log.count("successfully loaded 'versions'") == 2 * (number + 2)
         crowd.stop()
         assert crowd.wrong == []
         assert set(crowd.answers) == {5.0}
@@ -107,6 +112,81 @@ def test_reloading_takes_over_new_code_and_versions(tmp_path):
             client.load_model("versions")
         assert values(infer(server, "versions", 0)) == [7], "what served before goes on"
         client.close()
+
+
+def is_loaded_by(server: ServerProcess, model: str) -> bool:
+    """Whether a load request loads anything."""
+    before = server.log.count(f"loading: {model}:")
+    assert server.post(f"/v2/repository/models/{model}/load").status == 200
+    return server.log.count(f"loading: {model}:") > before
+
+
+def test_a_load_of_what_is_loaded_and_has_not_changed_does_nothing(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    folder = models / "identity"
+    config_file = folder / "config.pbtxt"
+    with ServerProcess(models, EXPLICIT, "--load-model=identity", work=tmp_path) as server:
+        [guest] = server.children()
+        for _ in range(2):
+            assert not is_loaded_by(server, "identity")
+        assert "'identity' is loaded, and nothing of it has changed since" in server.log
+        assert [guest] == server.children()
+        (folder / "1" / "__pycache__").mkdir()
+        assert not is_loaded_by(server, "identity"), "bytecode is nobody's change"
+        for change in (
+            (folder / "1" / "model.py").touch,
+            lambda: os.utime(folder / "1" / "model.py", (0, 0)),  # older, but another file
+            lambda: config_file.write_text(config_file.read_text() + "\n"),
+            lambda: (folder / "weights").write_text("new"),
+            (folder / "weights").unlink,
+            lambda: server.post("/v2/repository/models/identity/unload"),
+        ):
+            change()
+            assert is_loaded_by(server, "identity")
+            assert not is_loaded_by(server, "identity")
+        config = server.get("/v2/models/identity/config").json()
+        for _ in range(2):  # a configuration that comes along is a change, whatever it says
+            before = server.log.count("loading: identity:")
+            body = {"parameters": {"config": json.dumps(config)}}
+            assert server.post("/v2/repository/models/identity/load", body).status == 200
+            assert server.log.count("loading: identity:") == before + 1
+        assert is_loaded_by(server, "identity"), "without it the model is what its files say"
+        assert not is_loaded_by(server, "identity")
+
+
+def test_a_failed_load_is_tried_again_though_nothing_has_changed(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    good = (models / "identity" / "1" / "model.py").read_text()
+    with ServerProcess(models, EXPLICIT, "--load-model=identity", work=tmp_path) as server:
+        (models / "identity" / "1" / "model.py").write_text("raise ValueError('not today')")
+        for count in (1, 2):
+            assert "not today" in server.post("/v2/repository/models/identity/load").error
+            assert server.log.count("loading: identity:") == count + 1
+        assert values(infer(server, "identity", 1)) == [1]
+        (models / "identity" / "1" / "model.py").write_text(good)
+        assert is_loaded_by(server, "identity")
+
+
+def test_a_change_of_what_many_models_share_is_one_of_each_of_them(tmp_path):
+    """The reference does nothing: it looks at the model's own folder alone."""
+    models = repository(tmp_path / "models", ["identity"])
+    backend, environment = tmp_path / "backends" / "shared", tmp_path / "environment"
+    backend.mkdir(parents=True)
+    (models / "identity" / "1" / "model.py").rename(backend / "model.py")
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    config = models / "identity" / "config.pbtxt"
+    named = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}\n'
+    config.write_text(config.read_text().replace('"python"', '"shared"') + named)
+    options = (EXPLICIT, "--load-model=identity", f"--backend-directory={tmp_path / 'backends'}")
+    with ServerProcess(models, *options, work=tmp_path) as server:
+        assert not is_loaded_by(server, "identity")
+        (backend / "model.py").touch()
+        assert is_loaded_by(server, "identity")
+        assert not is_loaded_by(server, "identity")
+        (environment / "pyvenv.cfg").write_text("")
+        assert is_loaded_by(server, "identity")
+        assert not is_loaded_by(server, "identity")
 
 
 @pytest.mark.slow
@@ -139,6 +219,7 @@ def test_loading_again_while_unloading_serves_at_once(tmp_path):
 def test_unloading_amid_a_load_leaves_no_guest(tmp_path):
     models = repository(tmp_path / "models", ["versions"])
     with ServerProcess(models, EXPLICIT, "--load-model=versions", work=tmp_path) as server:
+        (models / "versions" / "config.pbtxt").touch()
         loading = threading.Thread(target=server.post, args=("/v2/repository/models/versions/load",))
         loading.start()
         server.wait_for(lambda: server.log.count("loading: versions:") > 2, "the second load to begin")

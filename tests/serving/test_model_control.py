@@ -45,9 +45,12 @@ def test_a_model_loads_asks_about_and_unloads_another(server):
 
 
 def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
-    write_model(tmp_path / "models", "a")
+    file = write_model(tmp_path / "models", "a")
     with ServerProcess(tmp_path / "models", "--model-control-mode=explicit", "--load-model=a", work=tmp_path) as server:
         before = evaluate(server, "a", "os.getpid()")
+        assert evaluate(server, "a", "pb_utils.load_model('a')") == "None"
+        assert evaluate(server, "a", "os.getpid()") == before, "nothing has changed"
+        file.touch()
         assert evaluate(server, "a", "pb_utils.load_model('a')") == "None"
         assert evaluate(server, "a", "os.getpid()") != before
         code = "pb_utils.unload_model('a'), [time.sleep(0.01) for _ in range(20)], pb_utils.is_model_ready('a')"

@@ -57,16 +57,31 @@ class LoadOrder:
     async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> None:
         """Load or reload models, before them what they need and is not there, after them the ensembles that need them.
 
+        Nothing is done about those that were loaded from what lies there still.
+
         Raises:
             NaiadError: If one of them cannot be loaded.
         """
-        asked = {source.files.key: source for source in sources}
+        self._asked.update(source.files.key for source in sources)
+        asked = {source.files.key: source for source in sources if not await self._is_unchanged(source)}
         outcomes = await self._load_anew(asked, None, is_nested=is_nested)
         errors = [error for key in asked if (error := outcomes[key]) is not None]
         if len(errors) > 1 and all(isinstance(error, NaiadError) for error in errors):
             raise InvalidRequestError("".join(str(error) for error in errors))
         if errors:
             raise errors[0]
+
+    async def _is_unchanged(self, source: ModelSource) -> bool:
+        key = source.files.key
+        async with self._locks.setdefault(key, asyncio.Lock()):  # a load that is under way comes first
+            try:
+                await asyncio.to_thread(self._settings.repositories.fetch, source.files)
+            except NaiadError:
+                return False  # loading it will tell
+            unchanged = await self._loads.is_unchanged(source)
+        if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._after.get(key, ())):
+            logger.info("'%s' is loaded, and nothing of it has changed since", key)
+        return unchanged
 
     async def update(
         self, sources: Mapping[str, ModelSource], gone: Collection[str]

@@ -169,7 +169,7 @@ class Loader:
         specs = [spec if spec.at_terminal else replace(spec, prewarm=warmth) for spec in specs]
         settings, version = self._settings, resolution.version
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
-        loaded.metadata = with_labels(loaded.metadata, labels)
+        loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         await loaded.start()
         return loaded
 

@@ -19,10 +19,13 @@ from naiad.engine.served import ServedVersion
 from naiad.engine.services import ModelServices
 from naiad.engine.settings import EngineSettings
 from naiad.engine.source import ModelSource
+from naiad.engine.unchanged import is_whole, look_around
 from naiad.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
+from naiad.lifecycle.polling import Signature
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.metadata import ModelState
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.repository.place import look_at
 
 logger = logging.getLogger("naiad.engine")
 
@@ -52,6 +55,7 @@ class ModelLoads:
         self._cache = cache
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._unloads: dict[asyncio.Task[None], str] = {}  # what is ending, and its model
+        self._looks: dict[str, Signature | None] = {}  # what models looked like when they were loaded
         self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
@@ -62,6 +66,15 @@ class ModelLoads:
         """
         return source.read_config(strict=self._settings.strict_config, config_name=self._settings.config_name)
 
+    async def is_unchanged(self, source: ModelSource) -> bool:
+        """Whether all that the model serves was loaded from what lies there now, so that there is nothing to load."""
+        key = source.files.key
+        model, before = self._registry.known(key), self._looks.get(key)
+        if source.override is not None or model is None or before is None or not is_whole(model):
+            return False
+        own = await asyncio.to_thread(look_at, source.files.directory)
+        return await asyncio.to_thread(look_around, own, model) == before
+
     async def wait_unloaded(self) -> None:
         """Until whatever is being unloaded is gone."""
         await asyncio.gather(*self._unloads, return_exceptions=True)
@@ -69,6 +82,7 @@ class ModelLoads:
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Begin to unload all versions of a model; tasks that end when they, and what a reload replaced, are gone."""
         model = self._registry.known(name)
+        self._looks.pop(name, None)
         if model is None:
             return []
         for record in model.versions.values():
@@ -106,7 +120,9 @@ class ModelLoads:
         """Load the versions that the policy names; raise if one fails, leaving what served before."""
         key = source.files.key
         model = self._registry.record(key)
+        self._looks.pop(key, None)
         async with contextlib.nullcontext() if is_nested else self._slots:
+            look = await self._look(source)  # first: who changes something from now on wants another load
             message, numbers = await self._prepare(source, model)
             model.reason = ""
             failures = []
@@ -127,6 +143,14 @@ class ModelLoads:
                 for number, error in failures
             )
             raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
+        self._looks[key] = await asyncio.to_thread(look_around, look, model)
+
+    async def _look(self, source: ModelSource) -> Signature | None:
+        """What a model's files look like, where anybody will ask: only explicit control loads what was not changed."""
+        is_ensemble = source.files.key in self.needs  # whose members may change, and which costs nothing to make
+        if not self._settings.is_explicit or source.override is not None or is_ensemble:
+            return None
+        return await asyncio.to_thread(look_at, source.files.directory)
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
         """The configuration of a model and the versions to load."""

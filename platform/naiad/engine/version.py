@@ -21,6 +21,7 @@ from naiad.errors import GuestDiedError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import ModelStatistics
+from naiad.resolution.decision import Resolution
 from naiad.scheduling.states import State
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
@@ -38,7 +39,10 @@ class ModelVersion(Traffic):
         number: Which of all versions ever loaded this is: tells two loads of one version apart.
         instances: Its instances.
         reason: Why it can serve no more; empty while it can.
+        resolution: What runs it; None until the loader says so.
     """
+
+    resolution: Resolution | None = None
 
     def __init__(
         self,
