@@ -23,6 +23,7 @@ from naiad.config.given import GivenFlags
 from naiad.config.metrics_options import metrics_warnings, parse_metrics_options
 from naiad.config.openai_options import parse_openai_options
 from naiad.config.option_checks import check_exclusions, check_options
+from naiad.config.option_warnings import option_warnings
 from naiad.config.prewarm import parse_prewarm
 from naiad.config.rate_options import parse_resource_limits
 from naiad.config.restrictions import parse_pattern, parse_restrictions
@@ -128,7 +129,13 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
         notices=given.notices(),
-        warnings=(*given.warnings(), *trace_warnings(given), *metrics_warnings(given), *_platform_warnings(environ)),
+        warnings=(
+            *given.warnings(),
+            *trace_warnings(given),
+            *metrics_warnings(given),
+            *option_warnings(given),
+            *_platform_warnings(environ),
+        ),
     )
 
 
