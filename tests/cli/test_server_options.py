@@ -394,6 +394,15 @@ def test_a_backend_directory_that_is_none_is_warned_of(tmp_path, monkeypatch):
     )
 
 
+def test_flags_of_openais_api_without_its_port_are_warned_of():
+    assert parse("--openai-port=9000", "--openai-chat-template=x.jinja").warnings == ()
+    assert parse("--openai-chat-template=x.jinja").warnings == (
+        "--openai-chat-template has no effect: OpenAI's API is served only with --openai-port",
+    )
+    (warning,) = parse("--openai-lora-separator=+", "--openai-address=::1").warnings
+    assert warning.startswith("--openai-address, --openai-lora-separator have no effect: ")
+
+
 def test_the_mode_of_vertex_ai_is_warned_of():
     (warning,) = parse(environ={"AIP_MODE": "PREDICTION"}).warnings
     assert warning.startswith("AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented")
