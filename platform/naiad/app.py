@@ -109,6 +109,8 @@ async def _serve(options: ServerOptions, log: Log) -> int:
 
 def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
+    for warning in options.warnings:  # here, as all that starts a server does
+        logger.warning("%s", warning)
     for key in sorted(_WITHOUT_EFFECT & effective_settings(options.backend_configs, "python").keys()):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
     resolution = resolution_settings(options)

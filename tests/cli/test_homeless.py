@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from pathlib import Path
 
 import platformdirs
 import pytest
+from cli.parsing import parse
 from naiad.config.options import environment_store
+from naiad.config.store_place import StorePlace, find_store
 from naiad.environments.interpreters import known_paths
 from naiad.errors import OptionError
 
@@ -21,10 +26,86 @@ def homeless(monkeypatch):
     monkeypatch.setattr(Path, "home", fail)
 
 
-@pytest.mark.parametrize("named", ["", "~/store"])
-def test_is_told_to_name_the_store(homeless, named):
+def test_is_told_to_name_the_store_where_what_is_named_is_in_a_home(homeless):
     with pytest.raises(OptionError, match=r"has no home directory; name a directory that can be written with"):
-        environment_store(named, {})
+        find_store("~/store", {})
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A folder for temporary files of the test's own, and where the store would be in it."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder / f"naiad-{os.geteuid()}"
+
+
+def no_cache(monkeypatch, tmp_path):
+    """A user whose cache is where no folder can be made, for root as well."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    return tmp_path / "file" / "cache" / "naiad" / "environments"
+
+
+def test_has_a_store_among_the_temporary_files(homeless, temporary):
+    place = find_store("", {})
+    assert place.path == temporary / "environments"
+    assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
+    assert f"user {os.getuid()} has no home directory: it is {place.path} instead, which may be gone" in place.warning
+
+
+def test_who_cannot_write_to_the_cache_has_one_there_too_and_is_told_of_both(temporary, tmp_path, monkeypatch):
+    cache = no_cache(monkeypatch, tmp_path)
+    place = find_store("", {})
+    assert find_store("", {}) == place
+    assert place.warning == (
+        f"the store of environments cannot be written at {cache}: it is {temporary}/environments instead, which may be "
+        "gone after a restart; name a directory that can be written with --env-store or NAIAD_STORE"
+    )
+    assert parse(environ={}).warnings == (place.warning,)
+    assert parse("--env-store=/x", environ={}).warnings == ()
+
+
+def test_a_cache_that_can_be_written_is_taken_without_a_word(temporary, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not" / "there" / "yet"))
+    assert find_store("", {}) == StorePlace(tmp_path / "not" / "there" / "yet" / "naiad" / "environments")
+    assert not temporary.exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "flaw"),
+    [
+        (lambda path: path.symlink_to(path.parent), "is no directory"),
+        (Path.touch, "is no directory"),
+        (lambda path: (path.mkdir(), path.chmod(0o777)), r"is open to others \(mode 777, not 700\)"),
+    ],
+)
+def test_what_others_may_have_put_there_is_refused(temporary, tmp_path, monkeypatch, make, flaw):
+    no_cache(monkeypatch, tmp_path)
+    make(temporary)
+    with pytest.raises(OptionError, match=f"the store of environments cannot be {temporary}, which {flaw}; name a dir"):
+        find_store("", {})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_a_folder_of_somebody_else_is_refused(temporary, tmp_path, monkeypatch):
+    no_cache(monkeypatch, tmp_path)
+    temporary.mkdir(mode=0o700)
+    os.chown(temporary, 54321, 54321)
+    with pytest.raises(OptionError, match=f"{temporary}, which belongs to user 54321"):
+        find_store("", {})
+
+
+def test_without_temporary_files_either_it_ends_as_it_would_without_them(temporary, tmp_path, monkeypatch):
+    cache = no_cache(monkeypatch, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    assert find_store("", {}) == StorePlace(cache)
+
+
+def test_programs_without_a_log_say_so_on_the_standard_error(temporary, tmp_path, monkeypatch, capsys):
+    no_cache(monkeypatch, tmp_path)
+    assert environment_store("", {}) == temporary / "environments"
+    assert capsys.readouterr().err.startswith("warning: the store of environments cannot be written at")
 
 
 def test_may_name_it(homeless, tmp_path, monkeypatch):

@@ -77,7 +77,5 @@ def log_settings(options: ServerOptions) -> LogSettings:
 def _say(options: ServerOptions) -> None:
     """Log what is to be said about flags before anything starts."""
     _log.debug("started with %s", " ".join(options.given) or "no flags")
-    for warning in options.warnings:
-        _log.warning("%s", warning)
     for notice in options.notices:
         _log.info("%s", notice)

@@ -7,11 +7,10 @@ on the machine, and which flags exclude each other.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import platformdirs
 
 import naiad
 from naiad.config.backend_settings import BackendConfigs, PythonSettings, effective_settings, parse_backend_configs
@@ -28,6 +27,7 @@ from naiad.config.prewarm import parse_prewarm
 from naiad.config.rate_options import parse_resource_limits
 from naiad.config.restrictions import parse_pattern, parse_restrictions
 from naiad.config.server_options import LogFormat, ModelControlMode, ServerOptions
+from naiad.config.store_place import StorePlace, find_store
 from naiad.config.tls import parse_tls
 from naiad.config.trace_options import parse_trace_options, trace_warnings
 from naiad.errors import OptionError
@@ -76,7 +76,7 @@ def options_from(found: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
 
 
 def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
-    configs = _backend_configs(given)
+    configs, store = _backend_configs(given), find_store(given.text("env-store"), environ)
     http_address = given.text("http-address")
     return ServerOptions(
         model_repositories=given.places("model-repository"),
@@ -123,7 +123,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         backend_directories=_backend_directories(given),
         backend_configs=configs,
         python_settings=_python_settings(given, configs),
-        **_environments(given, environ),
+        **_environments(given, store),
         prewarm=parse_prewarm(given.text("prewarm")),
         stub_restart_limit=given.number("stub-restart-limit"),
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
@@ -134,6 +134,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
             *trace_warnings(given),
             *metrics_warnings(given),
             *option_warnings(given),
+            *([store.warning] if store.warning else []),
             *_platform_warnings(environ),
         ),
     )
@@ -174,10 +175,10 @@ def _log(given: GivenFlags) -> dict[str, Any]:
     }
 
 
-def _environments(given: GivenFlags, environ: Mapping[str, str]) -> dict[str, Any]:
+def _environments(given: GivenFlags, store: StorePlace) -> dict[str, Any]:
     """Fields about where environments come from, and where they are kept."""
     return {
-        "env_store": environment_store(given.text("env-store"), environ),
+        "env_store": store.path,
         "env_store_max_bytes": given.number("env-store-max-bytes"),
         "env_directories": tuple(path.absolute() for path in given.paths("env-directory")),
         "env_trust": Path(given.text("env-trust")) if given.text("env-trust") else None,
@@ -214,22 +215,15 @@ def shipped_backends() -> Path:
 
 
 def environment_store(named: str, environ: Mapping[str, str]) -> Path:
-    """The store of environments: the one named, else that of NAIAD_STORE, else one in the user's cache.
+    """As `find_store`, for programs that have no log: what is to be said about it goes to the standard error.
 
     Raises:
-        OptionError: If it depends on the user's home, and there is none.
+        OptionError: As it does.
     """
-    named = named or environ.get("NAIAD_STORE", "")
-    try:
-        if named:
-            return Path(named).expanduser().absolute()
-        return platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
-    except RuntimeError:  # neither HOME nor an entry in the password file, as a container's user of any number
-        where = f"'{named}' is below a home" if named else "the store of environments is in the user's cache"
-        raise OptionError(
-            f"{where}, and user {os.getuid()} has no home directory; name a directory that can be written with "
-            "--env-store or NAIAD_STORE"
-        ) from None
+    place = find_store(named, environ)
+    if place.warning:
+        sys.stderr.write(f"warning: {place.warning}\n")
+    return place.path
 
 
 def _platform_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
