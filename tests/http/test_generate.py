@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 from fakes.engine import FakeModel
 from naiad.errors import ModelError
+from naiad.frontends.http.answering import Answering
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
@@ -52,9 +53,16 @@ class Paced:
         if error:
             response = InferResponse("paced", 1, error=ModelError(error))
         elif text is not None:
-            data = len(text).to_bytes(4, "little") + text.encode()
-            response = InferResponse("paced", 1, outputs=[OutputTensor("TEXT", Datatype.BYTES, (1,), data)])
+            response = self._response(text)
         self._loop.call(self.sinks[sink].send, response, final)
+
+    def send_all(self, *texts: str) -> None:
+        """Send a response for each text within one turn of the loop."""
+        self._loop.call(lambda: [self.sinks[-1].send(self._response(text), False) for text in texts])
+
+    def _response(self, text: str) -> InferResponse:
+        data = len(text).to_bytes(4, "little") + text.encode()
+        return InferResponse("paced", 1, outputs=[OutputTensor("TEXT", Datatype.BYTES, (1,), data)])
 
 
 def paced_event(text: str) -> bytes:
@@ -143,6 +151,27 @@ def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(serv
     assert server.engine.taken_counts.get(1, 0) == count
     client.send(LIVE)
     assert client.read().status == 200
+
+
+def test_responses_of_one_turn_leave_together_but_for_the_first(client, paced, monkeypatch):
+    """One call of the system for each turn of the loop, however many responses it brings; no event waits for a next."""
+    written = []
+    write = Answering.write
+    monkeypatch.setattr(Answering, "write", lambda self, part: (written.append(bytes(part)), write(self, part))[1])
+    client.send(stream("paced", {"TEXT": "x"}))
+    wait_for_sinks(paced, 1)
+    paced.send_all("one", "two", "three")
+    assert client.read_head().status == 200
+    assert [client.read_chunk() for _ in range(3)] == [paced_event(text) for text in ("one", "two", "three")]
+    paced.send("four")
+    assert client.read_chunk() == paced_event("four")
+    assert [part.count(b"data: ") for part in written] == [1, 2, 1]
+    large = "x" * (1 << 16)
+    paced.send_all("five", large, "six", large)
+    assert [client.read_chunk() for _ in range(4)] == [paced_event(text) for text in ("five", large, "six", large)]
+    assert [part.count(b"data: ") for part in written[3:]] == [2, 2], "what fills a packet many times waits for no more"
+    paced.send(final=True)
+    assert client.read_chunk() == b""
 
 
 def test_real_client_reads_a_stream(server):

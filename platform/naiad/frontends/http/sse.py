@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from naiad.protocol.inference import InferResponse
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _LAST_CHUNK = b"0\r\n\r\n"
+_TOGETHER = 1 << 16
+"""Bytes from which on what is due does not wait for more."""
 
 
 def event(data: bytes) -> bytes:
@@ -34,12 +37,12 @@ class TakenCount:
         self._ticket = -1
         self._count = 0
 
-    def add(self) -> None:
-        """One more has left."""
+    def add(self, count: int = 1) -> None:
+        """So many more have left."""
         if self._ticket < 0:
-            self._count += 1
+            self._count += count
         else:
-            self._taken(self._ticket, 1)
+            self._taken(self._ticket, count)
 
     def submitted(self, ticket: int) -> None:
         """The request of these responses has this ticket."""
@@ -52,59 +55,96 @@ class TakenCount:
 class EventWriter:
     """Writes events to a connection as its client reads them.
 
+    The first goes out at once, those that follow when the loop's turn ends: a model that is faster than the server
+    brings many in a turn, and each call of the system costs more than all else that is done about a small event.
+
     Events wait here while the client does not read, and only what has been handed to the transport is reported as
     taken: the engine holds the model back by that, so that the queue stays short. Events wait as JSON, not as tensors:
     these would keep the guest's memory.
     """
 
-    __slots__ = ("_events", "_exchange", "_is_chunked", "_is_ended", "_is_writing")
+    __slots__ = ("_events", "_exchange", "_head", "_is_chunked", "_is_due", "_is_ended", "_is_writing", "_size")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._events: deque[tuple[bytes, TakenCount]] = deque()
-        self._is_chunked: bool | None = None  # unknown until the head is sent
+        self._size = 0  # bytes of those added since any were written
+        self._head = b""  # made, and not written
+        self._is_chunked: bool | None = None  # unknown until the head is made
         self._is_ended = False
         self._is_writing = False
+        self._is_due = False  # when this turn ends
 
     @property
     def has_begun(self) -> bool:
-        """Whether the status is out, so that errors can only be events."""
+        """Whether the status is given, so that errors can only be events."""
         return self._is_chunked is not None
 
     def begin(self, status: int, extra: bytes = b"") -> None:
-        """Write the head."""
+        """Make the head, which is written with the first events."""
         exchange = self._exchange
         assert exchange is not None
         request = exchange.request
         self._is_chunked = request.may_chunk
         if not self._is_chunked:
             request.keep_alive = False  # HTTP/1.0 knows no chunks: the end of the connection is that of the stream
-        exchange.on_resume(self.write)
-        exchange.write(stream_head(status, EVENT_STREAM, extra, is_chunked=self._is_chunked))
+        exchange.on_resume(self._write_now)
+        self._head = stream_head(status, EVENT_STREAM, extra, is_chunked=self._is_chunked)
 
     def add(self, data: bytes, taken: TakenCount) -> None:
         """Take events that are due, made of one response; `write` writes them."""
         self._events.append((data, taken))
+        self._size += len(data)
 
     def end(self) -> None:
         """No events follow."""
         self._is_ended = True
 
     def write(self) -> None:
-        """Write what is due as far as the client reads."""
+        """Have what is due written as far as the client reads, at the latest when this turn of the loop ends."""
+        if self._head or self._is_ended or self._size >= _TOGETHER:
+            self._write_now()
+        elif not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        self._is_due = False
         exchange = self._exchange
         if exchange is None or self._is_writing:
             return
         self._is_writing = True  # reporting one as taken may bring the next
+        rest = b""
         while self._events and not exchange.is_blocked:
-            data, taken = self._events.popleft()
-            if data:
-                exchange.write(chunk(data) if self._is_chunked else data)
-            taken.add()
+            data, counts = self._take()
+            if self._is_ended and not self._events:
+                rest = data  # goes with the end
+            elif data:
+                exchange.write(data)
+            for taken, count in counts.items():
+                taken.add(count)
+        self._size = 0
         self._is_writing = False
         if self._is_ended and not self._events:
             self._exchange = None
-            exchange.respond([_LAST_CHUNK] if self._is_chunked else [])
+            rest = rest or self._take()[0]
+            exchange.respond([rest + _LAST_CHUNK] if self._is_chunked else [rest])
+        elif self._head:
+            exchange.write(self._take()[0])
+
+    def _take(self) -> tuple[bytes, dict[TakenCount, int]]:
+        """What is to be written next, and how many responses it was made of; where no events are, the head alone."""
+        parts = [self._head]
+        self._head = b""
+        counts: dict[TakenCount, int] = {}
+        size = 0
+        while self._events and size < _TOGETHER:
+            data, taken = self._events.popleft()
+            # A chunk for each response: some clients take a chunk for an event.
+            parts.append(chunk(data) if data and self._is_chunked else data)
+            size += len(data)
+            counts[taken] = counts.get(taken, 0) + 1
+        return b"".join(parts), counts
 
 
 class EventStream:
