@@ -133,7 +133,7 @@ def environments(folder: Path) -> dict[str, Broken]:
         "environment_of_text": named("text.tar.gz", folder / "text.tar.gz"),
         "half_an_environment": named("half.tar.gz", folder / "half.tar.gz"),
         "environment_without_python": named("python", folder / "empty"),
-        "environment_of_another_python": named("asks for Python", good, parameter("PYTHON_VERSION", ">=3.99")),
+        "environment_of_another_python": named("asks for Python", good, parameter("PYTHON_VERSION", ">=3.13.39,<3.14")),
     }
 
 

@@ -151,13 +151,14 @@ class Breaker:
             "no_library": (self.plainly("no_library", broken), "No module named 'encodings'"),
             "no_numpy": (self.plainly("no_numpy", bare), "cannot import numpy"),
             "another": ({"EXECUTION_ENV_PATH": pinned}, f"is not the one that is asked for: its SHA-256 is {digest}"),
-            "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "2.7"}, "asks for Python ==2.7.*"),
-            "not_installed": ({"PYTHON_VERSION": "3.99"}, "no Python ==3.99.* on this machine"),
+            "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "==3.13.39"}, "asks for Python ==3.13.39"),
+            "not_installed": ({"PYTHON_VERSION": "==3.13.39"}, "no Python ==3.13.39 on this machine"),
+            "not_supported": ({"PYTHON_VERSION": "3.7"}, "models run under Python "),
         }
 
 
 def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(serving, whole, minor, tmp_path):
-    """Thirty-one kinds, each with words of its own."""
+    """Thirty-two kinds, each with words of its own."""
     good, _ = serving
     (tmp_path / "archives").mkdir()
     breaker = Breaker(tmp_path / "archives")
@@ -167,7 +168,7 @@ def test_a_model_whose_environment_cannot_be_used_says_why_and_stops_no_other(se
         **breaker.foreign(),
         **breaker.useless(good, whole, minor),
     }
-    assert len(broken) == 31
+    assert len(broken) == 32
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "healthy")
     for name, (parameters, _) in broken.items():

@@ -206,3 +206,19 @@ def test_what_lies_beside_a_copied_model_lies_where_it_was_copied_from(uri, text
 def test_nothing_is_looked_for_elsewhere_that_is_not_beside_a_copied_model(uri, text):
     with pytest.raises(ResolutionError, match="does not exist; a path may be absolute"):
         resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri)
+
+
+@pytest.mark.parametrize("text", ["3.7", "2.7", "3.99", ">=3.5,<3.8", "<3.8", ">3.20"])
+def test_a_wish_for_a_python_that_no_stub_runs_under_is_told_what_is_supported(text):
+    """Before any Python is looked for: there may be one of that version, without numpy, which is none of its faults."""
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN}, parameters={"PYTHON_VERSION": text})
+    found = caught.value.message
+    assert found.startswith("models run under Python <3.15,>=3.8 here, which is what the stub '/guest/artifacts/")
+    assert "supports, but parameter PYTHON_VERSION of model 'm' asks for Python " in found
+    assert found.endswith("; ask for a version that is supported, or give model 'm' a stub of its own")
+
+
+@pytest.mark.parametrize("text", ["3.8", "3.14", ">=3.7", "<=3.8", "3.10.13", "~=3.11", ">3.13", "!=3.12"])
+def test_a_wish_that_a_stub_can_fulfil_is_taken(text):
+    assert resolve_m({OWN}, parameters={"PYTHON_VERSION": text}).python is not None

@@ -39,7 +39,7 @@ _ADVICE = {
     "backend": "put model.py into the version's directory, name an existing backend, or add --backend-directory",
     "stub": "bring both of the stub and triton_python_backend_utils.py, or neither",
     "environment": "name an archive or directory that is there, or build it: `naiad env build`, `naiad env pack`",
-    "python": "install that Python on this machine, or give the model an environment of it",
+    "python": "ask for a Python that models run under here, and install it or give the model an environment of it",
     "files": "bring the file, or take it out of the configuration",
 }
 _ORDER = ("backend", "stub", "environment", "python")

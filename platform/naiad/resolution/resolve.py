@@ -8,10 +8,10 @@ from types import MappingProxyType
 from naiad.config.backend_settings import effective_settings
 from naiad.config.model import ModelConfig
 from naiad.errors import ExecutionEnvironmentError, ResolutionError
-from naiad.resolution.artifacts import choose_artifacts
+from naiad.resolution.artifacts import Artifacts, choose_artifacts
 from naiad.resolution.backend import PYTHON, find_backend
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
-from naiad.resolution.environment import choose_environment, choose_python
+from naiad.resolution.environment import PythonChoice, choose_environment, choose_python
 from naiad.resolution.environment_names import Places
 from naiad.resolution.files import Files, RealFiles
 from naiad.resolution.manifest import read_backend_manifest
@@ -20,6 +20,8 @@ __all__ = ["check_stub_supports", "resolve"]
 
 _MIN_COMPUTE_CAPABILITY = "6.000000"
 _DEFAULT_MAX_BATCH_SIZE = "4"
+_MINORS = _PATCHES = 40
+"""More than there are of one Python, to see whether two ranges of versions meet."""
 
 
 def resolve(
@@ -93,6 +95,7 @@ def _resolve(
     decided.append(environment.step)
     python = choose_python(config, manifest)
     decided += [python.step, _settings_step(config, settings)]
+    _check_wish(config.name, python, artifacts)
     cmdline = _cmdline(settings, backend.directory)
     return Resolution(
         model=config.name,
@@ -127,6 +130,22 @@ def check_stub_supports(resolution: Resolution, version: str) -> None:
             f"model '{resolution.model}' would run under Python {version}, but the stub '{resolution.stub}' needs "
             f"Python {resolution.stub_requires}; give the model another environment or a stub of its own"
         )
+
+
+def _check_wish(model: str, python: PythonChoice, artifacts: Artifacts) -> None:
+    """Refuse a wish for a Python that no stub of the model runs under: to look for one would mislead."""
+    wanted, supported = python.required, artifacts.requires_python
+    if wanted is None or any(
+        supported.contains(version) and any(wanted.contains(text, prereleases=True) for text in (minor, version))
+        for minor in (f"3.{number}" for number in range(_MINORS))
+        for version in (f"{minor}.{number}" for number in range(_PATCHES))
+    ):
+        return
+    raise ResolutionError(
+        f"models run under Python {supported} here, which is what the stub '{artifacts.stub}' supports, but "
+        f"{python.origin} asks for Python {wanted}; ask for a version that is supported, or give model '{model}' a "
+        "stub of its own"
+    )
 
 
 def _cmdline(settings: ResolutionSettings, backend_dir: Path | None) -> dict[str, str]:
