@@ -273,12 +273,12 @@ def _further(
 
 def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
     return {
-        (name, str(version)): Origin(
+        (key, str(version)): Origin(
             backend=resolution.backend,
             code=str(resolution.model_file),
             environment=str(resolution.environment or "the host's interpreter"),
         )
-        for (name, version), resolution in loader.resolutions.items()
+        for (key, version), resolution in loader.resolutions.items()
     }
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -30,7 +36,7 @@ class Watched(FakeEngine):
     def entry(self, name, state=ModelState.READY, **fields):
         return IndexEntry(name=name, version="1", state=state, **fields)
 
-    def repository_index(self, *, ready_only=False):
+    async def whole_index(self):
         return self.entries
 
     def instances(self):
@@ -102,12 +108,14 @@ def test_models_of_one_name_are_told_apart_by_their_namespaces(page, site):
     site.engine.entries = [site.engine.entry("identity", namespace=space) for space in ("/a", "/b")]
     statistics = sample_statistics("identity")
     counts = {"/a": 5, "/b": 7}
+    site.origins = {(f"{space}::identity", "1"): Origin(backend=space, code="", environment="") for space in counts}
     site.engine.all_statistics = [
         replace(statistics, namespace=space, success=replace(statistics.success, count=count))
         for space, count in counts.items()
     ]
     until(page, lambda: [cells[0] for cells in rows(page, "models")] == ["/a::identity", "/b::identity"])
     assert [cells[3] for cells in rows(page, "models")] == ["5", "7"]
+    assert [cells[7] for cells in rows(page, "models")] == ["/a", "/b"]
     choose(page, "model", "/b::identity")
     until(page, lambda: '"INPUT0"' in request_of(page))
 
@@ -144,3 +152,35 @@ def test_marked_text_is_not_taken_away(page):
     before = text_of(page, "facts")
     until(page, lambda: text_of(page, "facts") != before)
     assert page.execute_script("return String(getSelection())") == "add_sub"
+
+
+def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(site):
+    listed = threading.Event()
+
+    async def whole_index():
+        await asyncio.to_thread(listed.wait, 20)
+        return site.engine.entries
+
+    site.engine.whole_index = whole_index
+    with ThreadPoolExecutor(1) as pool:
+        state = pool.submit(get, site, "/ui/state")
+        assert get(site, "/v2/health/live")[0] == 200
+        assert not state.done()
+        listed.set()
+        assert [model["name"] for model in json.loads(state.result()[1])["models"]] == ["add_sub", "identity"]
+
+
+def test_a_state_that_cannot_be_told_is_an_error_and_no_silence(site, caplog):
+    async def whole_index():
+        raise RuntimeError("no luck")
+
+    site.engine.whole_index = whole_index
+    assert get(site, "/ui/state") == (500, b'{"error":"internal error; the server\'s log has the details"}')
+    assert "no luck" in caplog.text
+
+
+def get(site, path):
+    with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()

@@ -238,7 +238,13 @@ class Engine:
 
     def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """All models of the repositories with their states."""
-        return self._registry.index(ready_only=ready_only, stored=self._repositories.stored())
+        # What serves was loaded, so no repository has to be listed for it.
+        return self._registry.index(ready_only=ready_only, stored=None if ready_only else self._repositories.stored())
+
+    async def whole_index(self) -> Sequence[IndexEntry]:
+        """All of `repository_index`; a repository that is slow to be listed, on a network, keeps no request waiting."""
+        stored = await asyncio.to_thread(self._repositories.stored)
+        return self._registry.index(ready_only=False, stored=stored)
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """Whether the model may answer a request any number of times."""

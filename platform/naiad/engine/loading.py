@@ -102,7 +102,7 @@ class Loader:
     """Loads versions of models.
 
     Attributes:
-        resolutions: What was decided last for each model and version, for the start-up table.
+        resolutions: What was decided last for each model, by its key, and version, for tables and the page.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
@@ -126,7 +126,7 @@ class Loader:
         """
         config = freeze(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
-        self.resolutions[config.name, version] = resolution
+        self.resolutions[files.key, version] = resolution
         for notice in resolution.notices:
             if notice not in self._noticed:  # one file of a backend's folder concerns each of its models
                 self._noticed.add(notice)

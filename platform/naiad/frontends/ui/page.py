@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import logging
 import re
 from importlib import resources
 
-from naiad.frontends.http.messages import Exchange, error_text, json_response, response
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error_text, json_response, response
 from naiad.frontends.ui.state import State
+
+logger = logging.getLogger("naiad.ui")
 
 _PAGE = "/ui"
 _STATE = "/ui/state"
 _OK = 200
 _NOT_ALLOWED = 405
+_INTERNAL = 500
 
 
 class Ui:
@@ -21,6 +26,7 @@ class Ui:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._tasks: set[asyncio.Task[None]] = set()
         text = resources.files("naiad.frontends.ui").joinpath("page.html").read_text(encoding="utf-8")
         self._page = text.encode()
         policy = _policy(text)
@@ -34,10 +40,20 @@ class Ui:
         if exchange.request.method not in {"GET", "HEAD"}:
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
         elif path == _STATE:
-            exchange.respond(json_response(self._state.document()))
+            task = asyncio.get_running_loop().create_task(self._tell(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         else:
             exchange.respond(response(_OK, [self._page], b"text/html; charset=utf-8", self._headers))
         return True
+
+    async def _tell(self, exchange: Exchange) -> None:
+        try:
+            parts = json_response(await self._state.document())
+        except Exception:
+            logger.exception("cannot answer %r", exchange.request.path)
+            parts = error_text(_INTERNAL, INTERNAL_ERROR)
+        exchange.respond(parts)
 
 
 def _policy(text: str) -> str:

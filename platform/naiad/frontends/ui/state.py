@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ class WatchedEngine(EngineDoor, Protocol):
     def instances(self) -> list[InstanceStatus]:
         """All instances and their guests."""
 
+    async def whole_index(self) -> Sequence[IndexEntry]:
+        """All models, without keeping requests waiting."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -40,7 +43,7 @@ class Origin:
 
 
 Origins = Callable[[], Mapping[tuple[str, str], Origin]]
-"""Where models come from, by name and version."""
+"""Where models come from, by key and version."""
 
 
 class State:
@@ -52,8 +55,9 @@ class State:
         self._started = time.monotonic()
         self._processes: dict[tuple[str, int], tuple[psutil.Process, str]] = {}
 
-    def document(self) -> dict[str, Any]:
+    async def document(self) -> dict[str, Any]:
         """All of it."""
+        index = await self._engine.whole_index()
         server = self._engine.server_metadata()
         return {
             "server": {
@@ -61,7 +65,7 @@ class State:
                 "version": server.version,
                 "uptime_seconds": time.monotonic() - self._started,
             },
-            "models": list(self._models()),
+            "models": list(self._models(index)),
             "guests": list(self._guests()),
         }
 
@@ -85,13 +89,14 @@ class State:
                 "restarts": ", ".join(f"{count} x {reason}" for reason, count in sorted(instance.restarts.items())),
             }
 
-    def _models(self) -> Iterable[dict[str, Any]]:
+    def _models(self, index: Sequence[IndexEntry]) -> Iterable[dict[str, Any]]:
         origins = self._origins()
         statistics = {(each.namespace, each.name, each.version): each for each in self._engine.statistics()}
-        for entry in self._engine.repository_index():
-            origin = origins.get((entry.name, entry.version))
+        for entry in index:
+            key = model_key(entry.namespace, entry.name)
+            origin = origins.get((key, entry.version))
             yield {
-                "name": model_key(entry.namespace, entry.name),
+                "name": key,
                 "version": entry.version,
                 "state": entry.state.value if entry.state is not None else "",
                 "reason": entry.reason,
