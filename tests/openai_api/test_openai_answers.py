@@ -134,3 +134,38 @@ def test_what_is_nested_too_deeply_is_refused():
             assert (got.status, got.json()["error"]["type"]) == (400, "invalid_request_error")
             assert "could not pass the JSON body" in got.json()["error"]["message"]
         assert api.ask("completions", prompt=["x"] * 3000).json()["error"]["message"].startswith("`prompt` must hold")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_character_in_what_a_model_says_becomes_the_mark_for_what_cannot_be_shown(stream):
+    """Python's `json.dumps` writes it without a word, and no UTF-8 holds it: a tokenizer cuts where it will."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "\udc00"}'}}
+    message = json.dumps({"content": "a \ud83d b", "tool_calls": [call]})
+    entry = {"logprob": -0.5, "rank": 1, "decoded_token": "a \ud83d"}
+
+    def answer(engine, request, sink):
+        sink.send(said("a \ud83d b", message=[message], logprobs=[json.dumps([{"7": entry}])]), False)
+        sink.send(None, True)
+
+    with served(answer) as api:
+        got = api.ask("chat/completions", messages=CHAT, stream=stream, logprobs=True)
+        assert got.status == 200
+        documents = [json.loads(text) for text in events(got)[:-1]] if stream else [got.json()]
+        part = "delta" if stream else "message"
+        found = [choice for document in documents for choice in document["choices"]]
+        if stream:
+            assert events(got)[-1] == "[DONE]"
+        assert "a \ufffd b" in {
+            choice[part].get("content", "").replace("\ufffd\ufffd\ufffd", "\ufffd") for choice in found
+        }
+        calls = [made for choice in found for made in choice[part].get("tool_calls", [])]
+        assert [made["function"]["arguments"] for made in calls] == ['{"a": "\ufffd"}']
+        tokens = [token for choice in found if choice["logprobs"] for token in choice["logprobs"]["content"]]
+        assert [token["token"] for token in tokens] == ["a \ufffd"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_with_half_a_character_is_told(stream):
+    with served(lambda _engine, _request, sink: sink.send(said(error="no \ud83d"), True)) as api:
+        got = api.ask("completions", prompt="x", stream=stream)
+        assert (got.status, got.json()["error"]["message"]) == (500, "no ?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -26,6 +27,7 @@ TEXT_OUTPUT = "text_output"
 MESSAGES = "messages"
 EMBEDDING_REQUEST = "embedding_request"
 _SAMPLING = "sampling_parameters"
+_HALVES = re.compile("[\ud800-\udfff]")
 _UNFINISHED = ("", "None")
 """What the backend says of a choice that goes on."""
 
@@ -170,11 +172,25 @@ def read_reply(response: InferResponse) -> Reply:
 
 
 def _json(text: str) -> Any:
-    """What the JSON says; also with the infinities that Python writes for probabilities of zero."""
+    """What the JSON says; also with the infinities that Python writes for probabilities of zero.
+
+    Python's JSON may also hold halves of pairs of surrogates, where a model has cut a character in two. No UTF-8 has
+    them: each becomes the character for what cannot be shown, as do other bytes that are none.
+    """
     try:
         return orjson.loads(text or b"null")
     except orjson.JSONDecodeError:
-        return json.loads(text)
+        return _without_halves(json.loads(text))
+
+
+def _without_halves(value: Any) -> Any:
+    if isinstance(value, str):
+        return _HALVES.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_halves(each) for each in value]
+    if isinstance(value, dict):
+        return {_without_halves(name): _without_halves(each) for name, each in value.items()}
+    return value
 
 
 def _message(value: object) -> dict[str, Any]:
