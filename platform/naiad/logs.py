@@ -76,13 +76,18 @@ class GuestName:
 
 
 class ActiveLog:
-    """A log that is set up, until it is closed; then logging is as it was before."""
+    """A log that is set up, until it is closed; then logging is as it was before.
+
+    Attributes:
+        is_verbose: Whether any debug messages are logged: quicker to ask than a logger, where each request asks.
+    """
 
     def __init__(self, handler: logging.Handler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
         # What libraries warn of comes through the root logger; in another's program that is not ours to print.
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
+        self.is_verbose = False
         self._before = (self._logger.level, self._logger.propagate)
         self.change(settings)
         self._logger.propagate = False  # our lines are printed here alone
@@ -105,6 +110,7 @@ class ActiveLog:
     def change(self, settings: LogSettings) -> None:
         """Set it otherwise from the next line on; only where it goes stays."""
         self._settings = settings
+        self.is_verbose = settings.verbose > 0
         self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
         self._handler.filters = [_LevelFilter(settings)]
         self._logger.setLevel(_threshold(settings))

@@ -22,6 +22,9 @@ _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 class Log(Protocol):
     """The server's log."""
 
+    is_verbose: bool
+    """Whether any debug messages are logged."""
+
     @property
     def settings(self) -> LogSettings:
         """How it is set."""
@@ -35,6 +38,7 @@ class NoLog:
 
     def __init__(self) -> None:
         self.settings = LogSettings()
+        self.is_verbose = False
 
     def change(self, settings: LogSettings) -> None:
         """Remember the settings."""

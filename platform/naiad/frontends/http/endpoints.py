@@ -21,6 +21,7 @@ from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
 from naiad.frontends.http.outputs import OutputPlan
 from naiad.frontends.http.patterns import InferPatterns
+from naiad.frontends.http.request_log import log_request
 from naiad.frontends.http.restricted import guarded_endpoints, missing_header
 from naiad.frontends.http.routes import Endpoint, Route, find_route
 from naiad.frontends.http.settings import answer_logging, answer_trace
@@ -54,6 +55,7 @@ class Endpoints:
         self._further = further
         self._extensions = extensions
         self._tracer = extensions.tracer
+        self._log = extensions.log
         self._guarded = guarded_endpoints(access.restrictions)
         self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
         self._max_json = max_json
@@ -87,6 +89,8 @@ class Endpoints:
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
         request = exchange.request
+        if self._log.is_verbose:
+            log_request(logger, request)
         route = self._route(request.path)
         if route is None:
             self._handle_further(exchange)
@@ -109,14 +113,14 @@ class Endpoints:
                 self._later(exchange, self._later_answers[route.endpoint](exchange, route))
             else:
                 exchange.respond(self._answers[route.endpoint](exchange, route))
-        except compression.UnknownCodingError as problem:
-            exchange.respond(error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n"))
         except NaiadError as problem:
-            exchange.respond(error(problem))
+            exchange.respond(_refusal(problem))
 
     def _handle_further(self, exchange: Exchange) -> None:
         """Answer a request for a path that is none of KServe's."""
         if self._further is None or not self._further(exchange):
+            if self._log.is_verbose:
+                log_request(logger, exchange.request, _NOT_FOUND)
             exchange.respond(error_text(_NOT_FOUND, "Not Found"))
 
     def _route(self, path: bytes) -> Route | None:
@@ -240,6 +244,11 @@ class Endpoints:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _refusal(problem: NaiadError) -> list[Buffer]:
+    is_coding = isinstance(problem, compression.UnknownCodingError)
+    return error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n" if is_coding else b"")
 
 
 class InferSink:

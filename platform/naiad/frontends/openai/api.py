@@ -19,6 +19,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.access import is_same
 from naiad.frontends.http.heads import propagated
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response, response
+from naiad.frontends.http.request_log import log_request
 from naiad.frontends.http.sse import TakenCount
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
@@ -99,11 +100,15 @@ class OpenAiApi:
         """Answer one request on a port that serves other paths as well; False if it is for none of these."""
         if not exchange.request.path.startswith(PREFIX):
             return False
-        self.handle(exchange)
+        self._handle(exchange)
         return True
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request, now or later."""
+        """Answer one request on a port of this API's own, now or later."""
+        log_request(logger, exchange.request)
+        self._handle(exchange)
+
+    def _handle(self, exchange: Exchange) -> None:
         path = exchange.request.path.decode("latin-1").rstrip("/")
         lines = allowed_lines(exchange.request, self._settings.origins)
         if lines:

@@ -1,0 +1,48 @@
+"""What a verbose log says of each request, in the words of the reference; nothing where it is not verbose."""
+
+from __future__ import annotations
+
+import re
+
+from serving.repositories import infer, repository, values
+from support.server import ServerProcess, free_ports
+
+
+def said(server):
+    """What was logged of requests so far, without time and place."""
+    return re.findall(r'\] "(HTTP (?:request|error): [^"]*)"', server.log)
+
+
+def test_each_http_request_is_a_line_of_a_verbose_log_and_of_no_other(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    with ServerProcess(models, work=tmp_path) as server:
+        assert values(infer(server, "identity", 1)) == [1]
+        assert said(server) == []
+        server.post("/v2/logging", {"log_verbose_level": 1})
+        assert values(infer(server, "identity", 1)) == [1]
+        server.get("/v2/health/live?probe=1")
+        server.request("HEAD", "/v2/models/identity/ready")
+        server.request("OPTIONS", "/v2")
+        server.get("/nope%20x")
+        server.post("/v2/logging", {"log_verbose_level": 0})
+        server.get("/v2/health/live")
+        assert said(server) == [
+            "HTTP request: 2 /v2/models/identity/infer",
+            "HTTP request: 0 /v2/health/live",
+            "HTTP request: 1 /v2/models/identity/ready",
+            "HTTP request: 8 /v2",
+            "HTTP request: 0 /nope%20x",
+            "HTTP error: 0 /nope%20x - 404",
+            "HTTP request: 2 /v2/logging",
+        ]
+
+
+def test_a_server_may_be_verbose_from_the_start_and_on_the_port_of_openais_api(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    openai = free_ports(1)[0]
+    with ServerProcess(models, "--log-verbose=1", f"--openai-port={openai}", work=tmp_path) as server:
+        server.http_port, port = openai, server.http_port
+        server.get("/v1/models")
+        server.http_port = port
+        assert said(server)[0] == "HTTP request: 0 /v2/health/ready"
+        assert said(server)[-1] == "HTTP request: 0 /v1/models"
