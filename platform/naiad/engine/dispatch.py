@@ -88,7 +88,7 @@ class Dispatcher:
                 try:
                     worker.execute([(pending.key, pending.request) for pending in items], size)
                 except OutOfMemoryError as error:
-                    self._halve(worker, items, error)
+                    self._halve(action, error)
             elif isinstance(action, RowDispatch):
                 self._execute_rows(action)
             elif isinstance(action, Refuse):
@@ -97,8 +97,7 @@ class Dispatcher:
                 logger.warning("%s", action.message)
 
     def _execute_rows(self, action: RowDispatch[Worker, Pending]) -> None:
-        worker, items = action.instance, action.items
-        now = time.monotonic_ns()
+        worker, now = action.instance, time.monotonic_ns()
         for row in action.rows:
             if row.item is not None:
                 row.item.laid_out, row.item.worker, row.item.state = now, worker, row.state
@@ -107,10 +106,11 @@ class Dispatcher:
         try:
             worker.execute(list(zip(keys, row_requests(action.rows), strict=True)), len(keys))
         except OutOfMemoryError as error:
-            self._no_room(worker, items, error)
+            self._halve(action, error)
 
-    def _halve(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
+    def _halve(self, action: Dispatch[Worker, Pending] | RowDispatch[Worker, Pending], error: OutOfMemoryError) -> None:
         """Execute as much of a batch as an empty segment has room for; the rest of it waits, first."""
+        worker, items = action.instance, action.items
         if worker.batches or len(items) == 1:
             self._no_room(worker, items, error)
             return
@@ -118,7 +118,7 @@ class Dispatcher:
         for pending in items[half:]:
             pending.worker = None
         actions = self.scheduler.put_back(items[half:], time.monotonic_ns())
-        Dispatcher.carry_out(self, (Dispatch(worker, items[:half]),))
+        Dispatcher.carry_out(self, (action.first(half),))
         self.carry_out(actions)
 
     def _no_room(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:

@@ -74,6 +74,10 @@ class Dispatch(NamedTuple, Generic[Instance, AnyItem]):
     instance: Instance
     items: tuple[AnyItem, ...]
 
+    def first(self, number: int) -> Dispatch[Instance, AnyItem]:
+        """The same with so many of its items."""
+        return Dispatch(self.instance, self.items[:number])
+
 
 class Row(NamedTuple, Generic[AnyItem]):
     """One row of a batch of sequences.
@@ -104,6 +108,11 @@ class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):
     def items(self) -> tuple[AnyItem, ...]:
         """The requests among the rows."""
         return tuple(row.item for row in self.rows if row.item is not None)
+
+    def first(self, number: int) -> RowDispatch[Instance, AnyItem]:
+        """The same with so many of its requests, whose rows stay where they are."""
+        places = [place for place, row in enumerate(self.rows) if row.item is not None]
+        return RowDispatch(self.instance, self.rows[: places[number - 1] + 1])
 
 
 class Refuse(NamedTuple, Generic[AnyItem]):

@@ -139,16 +139,27 @@ class SequenceScheduler(Generic[Instance, Item]):
         return self._decide(now_ns)
 
     def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """Requests that were dispatched but never begun: their sequences ended with their instance."""
+        """Requests that were dispatched but never begun: their sequences ended with their instance, if that is gone."""
+        lost = set(items)
+        for host in self._hosts.values():
+            cut = [each for each in host.batch or () if each.in_flight is not None and each.in_flight.item in lost]
+            if cut:
+                lost.difference_update(each.in_flight.item for each in cut if each.in_flight is not None)
+                self._wait_again(host, cut)
+                host.batch = [sequence for sequence in host.batch or () if sequence not in cut]
         error = NotReadyError(self._rules.lost_text)
-        return [*self._decide(now_ns), *(Refuse(item, error) for item in items)]
+        return [*self._decide(now_ns), *(Refuse(item, error) for item in items if item in lost)]
 
     def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:  # noqa: ARG002 - it has only the one batch
         """The batch could not be carried out now: its requests wait again, first."""
         host = self._hosts.get(instance)
         if host is None or host.batch is None:
             return
-        for sequence in reversed(host.batch):
+        self._wait_again(host, host.batch)
+        host.batch = None
+
+    def _wait_again(self, host: Host[Instance, Item], sequences: Values[Sequence[Instance, Item]]) -> None:
+        for sequence in reversed(sequences):
             request = sequence.in_flight
             assert request is not None
             sequence.in_flight = None
@@ -156,7 +167,6 @@ class SequenceScheduler(Generic[Instance, Item]):
             self._waiting[request.item] = sequence
             host.ready[sequence] = None
             host.ready.move_to_end(sequence, last=False)
-        host.batch = None
 
     def reschedule(self, item: Item) -> None:
         """The model wants to see this request of an iterative sequence again. To be said before `finished`."""
