@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import threading
+import time
 
 import naiad
 import numpy as np
@@ -331,3 +332,45 @@ def test_a_request_in_flight_ends_when_the_server_stops(options):
 
     reader.join(20)
     assert [each.final for each in ended] == [True]
+
+
+SEQUENCES = """
+sequence_batching { direct { } max_sequence_idle_microseconds: 60000000 }
+instance_group { count: 3 kind: KIND_CPU }  # slots: one sequence must not wait for another
+"""
+
+
+def of_sequence(model, **request):
+    [response] = model.infer(inputs={"IN": IN}, correlation_id=7, **request)
+    return response
+
+
+def test_a_sequence_may_end_while_the_server_stops_and_none_begins(tmp_path):
+    place = repository(tmp_path / "models", ["identity"], identity=SEQUENCES)
+    server = naiad.Server(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], exit_timeout=20)
+    server.start(wait_until_ready=True)
+    model = server.model("identity")
+    of_sequence(model, flags=1)
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+
+    def begins_none():
+        try:
+            list(model.infer(inputs={"IN": IN}, correlation_id=8, flags=3))
+        except naiad.UnavailableError as error:
+            return "has stopped accepting new inference requests" in str(error)
+
+    until(begins_none, "new sequences to be refused")
+    assert of_sequence(model).final
+    assert stopping.is_alive()
+    assert of_sequence(model, flags=2).final
+    stopping.join(20)
+    assert not stopping.is_alive()
+
+
+def test_a_stop_waits_for_a_sequence_no_longer_than_it_may(tmp_path):
+    place = repository(tmp_path / "models", ["identity"], identity=SEQUENCES)
+    with naiad.Server(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], exit_timeout=1) as server:
+        of_sequence(server.model("identity"), flags=1)
+        began = time.monotonic()
+    assert 1 <= time.monotonic() - began < 10

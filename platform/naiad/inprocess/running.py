@@ -51,7 +51,7 @@ class RunningServer:
         self.engine: Engine
         self._log = log
         self._stack = AsyncExitStack()
-        self._is_stopped = False
+        self._has_engine = self._is_stopped = False
         self._held: weakref.ref[_Hold] | None = None
         self._lock = threading.Lock()
 
@@ -87,6 +87,7 @@ class RunningServer:
 
     async def _start_engine(self) -> list[NaiadError]:
         self.engine = build_engine(self.options, build_loader(self.options))
+        self._has_engine = True
         self._stack.push_async_callback(self.engine.stop)
         return await self.engine.start()
 
@@ -111,6 +112,9 @@ class RunningServer:
                 self._log.close()
 
     async def _close(self, grace: float | None) -> None:
+        # As a server does; but a program that ends has nobody left who would go on with a sequence.
+        if grace is None and self._has_engine:
+            await self.engine.finish_sequences()
         # What is left after that ends with the loop's thread: the kernel ends guests with it.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stack.aclose(), grace)

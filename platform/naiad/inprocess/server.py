@@ -103,7 +103,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Let requests in flight finish, for at most the exit timeout, end all models and the server.
+        """Let sequences that have begun and requests in flight end, for the exit timeout at most; then end the server.
 
         Raises:
             InvalidArgumentError: If it does not run.
