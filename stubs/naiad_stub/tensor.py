@@ -24,6 +24,7 @@ _NUMPY: Tuple[Any, ...] = (
 )
 _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dtype is not None}
 _LENGTH = struct.Struct("<I")
+_LONG = 1 << 32
 
 
 def _hold_here(size: int) -> Tuple[Any, memoryview]:
@@ -37,6 +38,10 @@ hold: Callable[[int], Tuple[Any, memoryview]] = _hold_here
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
     """The elements of an array of objects or of fixed-size bytes in C order, each as `<u32 length><bytes>`."""
+    if array.size == 1:  # as models of language send with each token
+        item = array.item()
+        if type(item) is bytes and len(item) < _LONG:
+            return _LENGTH.pack(len(item)) + item
     items: List[Any] = array.ravel().tolist()
     if array.dtype.kind == "O" and not {bytes}.issuperset(map(type, items)):
         items = [item if isinstance(item, bytes) else str(item).encode("utf-8") for item in items]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import math
 import os
@@ -12,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.server import ServerProcess
+from support.waiting import until
 
 from .asking import Background, Stream, ask, events, joined, refusal
 from .conftest import add_model
@@ -143,6 +146,41 @@ def test_a_cancelled_stream_makes_room_for_a_waiting_request(server: ServerProce
     assert waiting.result()["text_output"].startswith(PROMPT)
 
 
+def test_a_request_that_is_cancelled_while_it_waits_is_ended_at_once(server: ServerProcess):
+    """`llama` runs eight requests at a time; none of them has to end before the ninth is let go."""
+
+    def statistics() -> tuple[int, int]:
+        """Requests that have ended, and those of them that were cancelled before anything was written for them."""
+        (model,) = server.get("/v2/models/llama/stats").json()["model_stats"]
+        cancelled = model["response_stats"].get("0", {}).get("cancel", {})
+        return model["inference_stats"]["success"]["count"], int(cancelled.get("count", 0))
+
+    long = {"max_tokens": 1900, "temperature": 0, "ignore_eos": True}
+    with contextlib.ExitStack() as stack:
+        streams = [Stream(server, "llama", text_input=f"{PROMPT} {number}", **long) for number in range(8)]
+        for stream in streams:
+            stack.callback(stream.leave)
+        assert all(next(iter(stream)) for stream in streams)
+        host, port = server.http_url.split(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=30)) as waiting:
+            waiting.request("POST", "/v2/models/llama/generate_stream", json.dumps({"text_input": PROMPT, **long}))
+            refusal(server, "llama", max_tokens=1)  # the model has taken the one before, too
+            ended, cancelled = statistics()
+        until(lambda: statistics()[1] > cancelled, "the waiting request to end")
+        assert statistics()[0] == ended + 1, "all of the eight still run"
+
+
+def test_text_is_the_same_whether_more_is_told_with_it_or_not(server: ServerProcess):
+    """Chunks with nothing but text are read in a way of their own; this text has some that JSON escapes."""
+    for given in ({"text_input": PROMPT}, {"messages": '[{"role": "user", "content": "hi"}]'}):
+        wish = {**given, "max_tokens": 300, "temperature": 1.2, "seed": 5, "ignore_eos": True}
+        plain = events(server, "llama", **wish)
+        told = events(server, "llama", **wish, return_num_output_tokens=True)
+        assert joined(plain) == joined(told)
+        assert any(character < " " for character in joined(plain))
+        assert len(plain) > 100
+
+
 def test_answers_without_a_limit_end_with_the_context(server: ServerProcess):
     wish = json.dumps({"max_tokens": None, "temperature": 0, "ignore_eos": True})
     counts = {"return_num_input_tokens": True, "return_num_output_tokens": True, "return_finish_reason": True}
@@ -221,8 +259,6 @@ def test_its_own_http_door_is_shut(server: ServerProcess):
     """llama.cpp listens on a port of the loopback, whether one wants it or not; without the key it does nothing."""
     pid = guest(server, "llama")
     ports = [c.laddr.port for c in psutil.Process(pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
-    import http.client
-
     for port in ports:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("POST", "/completion", '{"prompt": "hello", "n_predict": 1}')

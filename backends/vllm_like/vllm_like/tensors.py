@@ -89,16 +89,8 @@ class Inputs:
 
 def response(outputs: Dict[str, Sequence[Any]]) -> Any:
     """A response with *outputs*: for each name one value for each choice."""
-    made = []
-    for name, values in outputs.items():
-        kind = _OUTPUT_TYPES[name]
-        if kind is np.object_:
-            array = np.empty(len(values), np.object_)
-            array[:] = values
-        else:
-            array = np.array(values, kind)
-        made.append(pb_utils.Tensor(name, array))
-    return pb_utils.InferenceResponse(made)
+    tensors = [pb_utils.Tensor(name, np.array(values, _OUTPUT_TYPES[name])) for name, values in outputs.items()]
+    return pb_utils.InferenceResponse(tensors)
 
 
 def error(text: str, code: Any) -> Any:

@@ -1,21 +1,24 @@
 """llama.cpp in this process: GGUF files on a CPU, requests batched as they come and go.
 
 A request has a thread of its own while it runs, since llama.cpp's calls wait; what it writes is sent by that thread.
+One that there is no place for waits with us: llama.cpp would not let it go before it has begun.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
 from vllm_like import keys
 from vllm_like.engines import llama_answers, llama_requests, threads
 from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
+from vllm_like.engines.places import Places
 from vllm_like.settings import Settings
 
 DEFAULT_MAX_MODEL_LEN = 4096
@@ -89,7 +92,7 @@ class LlamaEngine(Engine):
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
         parameters = self._parameters(settings, path, slots)
         self._server = _load(xllamacpp, parameters)
-        self._threads = ThreadPoolExecutor(slots, "llama")
+        self._places = Places(slots, "llama")
         self._is_closed = False
         log(
             f"llama.cpp serves '{path}': {slots} requests at a time of {self.max_model_len} tokens each "
@@ -150,16 +153,17 @@ class LlamaEngine(Engine):
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
-        self._threads.submit(self._run, body, generation, sink)
+        run = partial(self._run, body, generation, sink)
+        self._places.submit(run, partial(_is_dropped, sink), body["n"])
 
     def _run(self, body: Dict[str, Any], generation: Generation, sink: Sink) -> None:
         error: Any = None
         try:
             if not sink.is_cancelled():
-                reader = llama_answers.Reader(generation, sink)
+                reader = llama_answers.Reader(generation, sink, self._places.look)
                 server = self._server
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
-                handle(body, reader.take)
+                handle(json.dumps(body), reader.take)  # what comes as JSON is answered with JSON
                 error = reader.error
         except ValueError as raised:  # llama.cpp's word for a conversation it cannot read
             error = CallerError(str(raised))
@@ -172,7 +176,7 @@ class LlamaEngine(Engine):
         if not self._embeds:
             raise CallerError("this model makes no embeddings: 'runner' in its model.json is not 'pooling'")
         body: Dict[str, Any] = {"input": list(request.inputs), "encoding_format": "float"}
-        self._threads.submit(self._run_embedding, body, request, sink)
+        self._places.submit(partial(self._run_embedding, body, request, sink), lambda: False)
 
     def _run_embedding(self, body: Dict[str, Any], request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         vectors: List[List[float]] = []
@@ -197,8 +201,16 @@ class LlamaEngine(Engine):
     def shutdown(self) -> None:
         """Wait for requests under way and free the model."""
         self._is_closed = True
-        self._threads.shutdown(wait=True)
+        self._places.close()
         self._server = None
+
+
+def _is_dropped(sink: Sink) -> bool:
+    """Whether nobody waits for an answer any more, which is then ended."""
+    if not sink.is_cancelled():
+        return False
+    sink.end()
+    return True
 
 
 def _is_for_embeddings(settings: Settings) -> bool:
