@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MODULES = {"grpcio": "grpc", "protobuf": "google.protobuf"}
+MODULES = {"protobuf": "google.protobuf"}
 """Modules whose name is not the package's."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from naiad.config.options import parse_options
 from naiad.config.tls import TlsFiles
 from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.tls import grpc_credentials, http_context
+from naiad.frontends.tls import grpc_context, http_context
 from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
@@ -116,7 +116,7 @@ def test_who_speaks_without_tls_gets_no_answer(served):
         served().http("GET", "/v2/health/live")
 
 
-@pytest.mark.parametrize("make", [http_context, grpc_credentials])
+@pytest.mark.parametrize("make", [http_context, grpc_context])
 def test_files_that_cannot_be_used_are_named(make, certificates, tmp_path):
     missing = TlsFiles(certificate=tmp_path / "no.crt", key=certificates / "server.key")
     with pytest.raises(OptionError, match=r"cannot read .*no\.crt for TLS: No such file or directory"):

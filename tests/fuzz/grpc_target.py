@@ -1,4 +1,4 @@
-"""The gRPC frontend's handlers without the transport: messages' bytes in, messages' bytes or a status out."""
+"""The gRPC frontend's calls without a connection: messages' bytes in, messages' bytes or a status out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 from fuzz.engine import CheckedEngine, Complaints
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import service_pb2 as pb
+from naiad.frontends.grpc.prefixed import PREFIX, PREFIX_SIZE
 from naiad.frontends.grpc.server import GrpcFrontend
+from naiad.frontends.http2.fields import Fields
+from naiad.frontends.http2.frames import ErrorCode
+from naiad.frontends.http2.heads import RequestHead
+from naiad.frontends.http2.stream import Stream
 from naiad.frontends.regions import ClientRegions
+from naiad.frontends.status import GrpcStatus
 
 SERVICE = "inference.GRPCInferenceService"
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
@@ -37,8 +42,7 @@ class GrpcTarget:
         frontend = GrpcFrontend(
             self._engine, address="", port=0, extensions=Extensions(regions=ClientRegions(is_allowed=True))
         )
-        services = frontend._handlers()
-        self._handlers = {name: _handler(services, name) for name in METHODS}
+        self._application = frontend.application(self._loop)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -54,65 +58,71 @@ class GrpcTarget:
         self._loop.run_until_complete(asyncio.wait_for(self._stream(messages), 20))
 
     async def _call(self, method: str, data: bytes) -> None:
-        self._complaints.texts.clear()
-        task = asyncio.ensure_future(self._handlers[method].unary_unary(data, _Context()))
-        await self._finish(task)
-        problem = task.exception()
-        if isinstance(problem, _Aborted):
-            assert problem.details, f"{problem.code} without words"
-            self.answers[problem.code.name] += 1
+        written = await self._answers(method, [data])
+        status = GrpcStatus(int(written.fields[b"grpc-status"]))
+        if status is GrpcStatus.OK:
+            (answer,) = written.messages
+            _message(METHODS[method].output_type.name).FromString(answer)
         else:
-            response = task.result()
-            _message(METHODS[method].output_type.name).FromString(bytes(response))
-            self.answers["OK"] += 1
-        assert not self._complaints.texts, self._complaints.texts[0]
+            assert written.fields[b"grpc-message"], f"{status.name} without words"
+        self.answers[status.name] += 1
 
     async def _stream(self, messages: Sequence[bytes]) -> None:
-        self._complaints.texts.clear()
-        context = _Context()
-        task = asyncio.ensure_future(self._handlers["ModelStreamInfer"].stream_stream(_each(messages), context))
-        await self._finish(task)
-        task.result()
-        for written in context.written:
-            answer = pb.ModelStreamInferResponse.FromString(bytes(written))
+        written = await self._answers("ModelStreamInfer", messages)
+        assert written.fields[b"grpc-status"] == b"0"
+        for message in written.messages:
+            answer = pb.ModelStreamInferResponse.FromString(message)
             self.answers["stream: error" if answer.error_message else "stream: response"] += 1
-        assert not self._complaints.texts, self._complaints.texts[0]
 
-    async def _finish(self, task: asyncio.Future[Any]) -> None:
-        while not task.done():
+    async def _answers(self, method: str, messages: Sequence[bytes]) -> _Written:
+        self._complaints.texts.clear()
+        written = _Written()
+        stream = Stream(1, written, 1 << 30, 1 << 30)
+        fields = ((b"content-type", b"application/grpc"),)
+        call = self._application.interpret(RequestHead(b"POST", f"/{SERVICE}/{method}".encode(), fields, -1, 100))
+        receiver = self._application.open(stream, call)
+        assert receiver is not None
+        for message in messages:
+            data = PREFIX.pack(0, len(message)) + message
+            receiver.received(data, 0, len(data), False)
+        receiver.received(b"", 0, 0, True)
+        while stream.is_open:
             self._engine.release()
             await asyncio.sleep(0)
+        assert not self._complaints.texts, self._complaints.texts[0]
+        return written
 
 
-class _Aborted(Exception):
-    def __init__(self, code: Any, details: str) -> None:
-        super().__init__(code, details)
-        self.code = code
-        self.details = details
+class _Written:
+    """What a stream asks of its connection: keeps what is written."""
 
-
-class _Context:
     def __init__(self) -> None:
-        self.written: list[bytes] = []
+        self.messages: list[bytes] = []
+        self.fields: dict[bytes, bytes] = {}
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+    def start(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
+        self.fields.update(fields)
+        if ends:
+            stream.close()
 
-    async def abort(self, code: Any, details: str) -> NoReturn:
-        raise _Aborted(code, details)
+    def send(self, stream: Stream, parts: Sequence[Any], size: int, mark: object) -> None:
+        message = b"".join(parts)
+        assert len(message) == size
+        self.messages.append(message[PREFIX_SIZE:])
+        stream.receiver.left(mark)
 
-    async def write(self, message: bytes) -> None:
-        self.written.append(message)
+    def finish(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
+        self.start(stream, trailers, is_constant=is_constant, ends=True)
 
+    def respond(self, stream: Stream, fields: Fields, parts: Sequence[Any], size: int, trailers: Fields) -> None:
+        self.send(stream, parts, size, None)
+        self.start(stream, (*fields, *trailers), is_constant=True, ends=True)
 
-async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for message in messages:
-        yield message
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        raise AssertionError(f"{stream} was reset: {code}")
 
-
-def _handler(services: Sequence[Any], method: str) -> Any:
-    asked = SimpleNamespace(method=f"/{SERVICE}/{method}", invocation_metadata=())
-    return next(handler for service in services if (handler := service.service(asked)) is not None)
+    def hold(self, stream: Stream, *, is_held: bool) -> None:
+        raise AssertionError(f"{stream} was held back")
 
 
 def _message(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from concurrent.futures import Future
 
@@ -12,9 +13,11 @@ import pytest
 import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
 from naiad.errors import OptionError
+from naiad.frontends.grpc.answers import fit_details
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
-from naiad.frontends.grpc.server import GrpcFrontend, fit_details
+from naiad.frontends.grpc.server import GrpcFrontend
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http2.lifespan import Lifetimes
 from tritonclient.utils import InferenceServerException
 
 
@@ -168,19 +171,16 @@ def test_a_connection_is_closed_at_its_greatest_age(serve):
 
 
 def test_default_settings_are_the_references():
-    options = dict(GrpcSettings().channel_options(reuse_port=False))
-    assert options == {
-        "grpc.max_receive_message_length": 2**31 - 1,
-        "grpc.max_send_message_length": 2**31 - 1,
-        "grpc.so_reuseport": 0,
-        "grpc.keepalive_time_ms": 7_200_000,
-        "grpc.keepalive_timeout_ms": 20_000,
-        "grpc.http2.ping_timeout_ms": 20_000,
-        "grpc.keepalive_permit_without_calls": 0,
-        "grpc.http2.max_pings_without_data": 2,
-        "grpc.http2.min_ping_interval_without_data_ms": 300_000,
-        "grpc.http2.max_ping_strikes": 2,
-    }
+    assert GrpcSettings().lifetimes() == Lifetimes(
+        keepalive_time=7200,
+        keepalive_timeout=20,
+        keepalive_without_calls=False,
+        max_pings_without_data=2,
+        min_ping_interval=300,
+        max_ping_strikes=2,
+        max_age=math.inf,
+        max_age_grace=math.inf,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "short", "ä" * 100])

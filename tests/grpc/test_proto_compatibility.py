@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import naiad
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from naiad.frontends import http2
 from naiad.frontends.grpc import service_pb2 as ours
 from tritonclient.grpc import service_pb2 as theirs
 
@@ -72,14 +74,23 @@ def test_health_messages_are_those_of_the_grpc_health_checking_protocol():
     assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.NOT_SERVING).SerializeToString() == b"\x08\x02"
 
 
-def test_only_the_transport_knows_grpcio():
-    """So that the transport can change; the codec, the service and the streams stay."""
-    package = Path(ours.__file__).parent
-    knowing = {
-        path.name
-        for path in package.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "grpc" for alias in node.names))
-        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "grpc")
-    }
-    assert knowing == {"server.py"}
+def imported_by(folder: Path) -> set[str]:
+    found: set[str] = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+    return found
+
+
+def test_nothing_of_the_host_needs_grpcio():
+    """It is what clients use, and these tests."""
+    assert {name for name in imported_by(Path(naiad.__file__).parent) if name.split(".")[0] == "grpc"} == set()
+
+
+def test_the_transport_below_knows_nothing_of_grpc():
+    ours_of_host = {name for name in imported_by(Path(http2.__file__).parent) if name.startswith("naiad.")}
+    assert ours_of_host
+    assert {name for name in ours_of_host if not name.startswith("naiad.frontends.http2")} == set()

@@ -20,8 +20,12 @@ def response(**fields):
     return InferResponse("m", 12, "id-1", outputs, **fields)
 
 
+def encoded(answer):
+    return b"".join(codec.response_parts(answer))
+
+
 def test_outputs_and_raw_contents_are_in_the_same_order():
-    message = wire.ModelInferResponse.FromString(codec.encode_response(response()))
+    message = wire.ModelInferResponse.FromString(encoded(response()))
 
     assert (message.model_name, message.model_version, message.id) == ("m", "12", "id-1")
     assert [(o.name, o.datatype, list(o.shape)) for o in message.outputs] == [
@@ -35,7 +39,7 @@ def test_outputs_and_raw_contents_are_in_the_same_order():
 
 def test_parameters_keep_their_types():
     given = {"b": True, "i": -3, "u": 2**63, "s": "text", "d": 0.25}
-    message = wire.ModelInferResponse.FromString(codec.encode_response(response(parameters=given)))
+    message = wire.ModelInferResponse.FromString(encoded(response(parameters=given)))
     kinds = {key: value.WhichOneof("parameter_choice") for key, value in message.parameters.items()}
     assert kinds == {
         "b": "bool_param",
@@ -47,7 +51,7 @@ def test_parameters_keep_their_types():
     assert {key: getattr(message.parameters[key], kind) for key, kind in kinds.items()} == given
 
 
-@pytest.mark.parametrize("encode", [codec.encode_response, lambda r: codec.encode_streamed(r, final=True)])
+@pytest.mark.parametrize("encode", [codec.response_parts, lambda r: codec.encode_streamed(r, final=True)])
 def test_an_error_response_is_raised(encode):
     error = ModelError("no", code=Code.UNAVAILABLE)
     with pytest.raises(ModelError) as caught:
@@ -56,10 +60,10 @@ def test_an_error_response_is_raised(encode):
 
 
 def test_a_response_that_grpc_cannot_carry_is_refused(monkeypatch):
-    size = len(codec.encode_response(response()))
+    size = len(encoded(response()))
     monkeypatch.setattr(codec, "MAX_MESSAGE_SIZE", size - 1)
     with pytest.raises(NaiadError) as caught:
-        codec.encode_response(response())
+        encoded(response())
     assert caught.value.message == f"Response has byte size {size} which exceeds gRPC's byte size limit {size - 1}."
     assert caught.value.code is Code.INVALID_ARG
 

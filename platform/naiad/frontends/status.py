@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import grpc
+import enum
 
 from naiad.errors import Code
 
@@ -18,14 +18,31 @@ HTTP_STATUS: dict[Code, int] = {
     Code.CANCELLED: 400,
 }
 
+
+class GrpcStatus(enum.IntEnum):
+    """How a gRPC call ends, by its number on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
 # SRV src/grpc/grpc_utils.cc.
-GRPC_STATUS: dict[Code, grpc.StatusCode] = {
-    Code.UNKNOWN: grpc.StatusCode.UNKNOWN,
-    Code.INTERNAL: grpc.StatusCode.INTERNAL,
-    Code.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    Code.INVALID_ARG: grpc.StatusCode.INVALID_ARGUMENT,
-    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    Code.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
-    Code.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    Code.CANCELLED: grpc.StatusCode.CANCELLED,
+GRPC_STATUS: dict[Code, GrpcStatus] = {
+    Code.UNKNOWN: GrpcStatus.UNKNOWN,
+    Code.INTERNAL: GrpcStatus.INTERNAL,
+    Code.NOT_FOUND: GrpcStatus.NOT_FOUND,
+    Code.INVALID_ARG: GrpcStatus.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: GrpcStatus.UNAVAILABLE,
+    Code.UNSUPPORTED: GrpcStatus.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: GrpcStatus.ALREADY_EXISTS,
+    Code.CANCELLED: GrpcStatus.CANCELLED,
 }

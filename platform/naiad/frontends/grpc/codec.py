@@ -1,4 +1,4 @@
-"""Inference messages to and from the engine's values. Pure functions; no type of grpcio comes near.
+"""Inference messages to and from the engine's values. Pure functions, which know nothing of the transport.
 
 Order of checks and texts are the reference's (SRV src/grpc/infer_handler.cc); what needs the model's metadata (names,
 shapes, sizes) is the engine's to check.
@@ -57,11 +57,11 @@ class InferMessage:
     raw: Any
 
 
-def parse(data: bytes) -> InferMessage:
+def parse(data: bytes | bytearray) -> InferMessage:
     """Parse the bytes of a `ModelInferRequest`."""
     try:
         if len(data) < _CUT_RAW_FROM:
-            body = ModelInferRequest.FromString(data)
+            body = ModelInferRequest.FromString(bytes(data))
             return InferMessage(body, body.raw_input_contents)
         head, raw = framing.cut_out(data, RAW_INPUTS)
         return InferMessage(ModelInferRequest.FromString(head), raw)
@@ -144,13 +144,13 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
     return inputs
 
 
-def encode_response(response: InferResponse, wishes: OutputWishes | None = None) -> bytes:
-    """The bytes of a `ModelInferResponse`; raises the response's error where it is one."""
+def response_parts(response: InferResponse, wishes: OutputWishes | None = None) -> list[Buffer]:
+    """The bytes of a `ModelInferResponse`, tensors as they are; raises the response's error where it is one."""
     if response.error is not None:
         raise response.error
     if wishes is not None:
         response = wishes.fulfil(response)
-    return _encode(response, final=None)
+    return _parts(response, final=None)
 
 
 def encode_streamed(response: InferResponse, wishes: OutputWishes | None = None, *, final: bool) -> bytes:
@@ -159,10 +159,12 @@ def encode_streamed(response: InferResponse, wishes: OutputWishes | None = None,
         raise response.error
     if wishes is not None:
         response = wishes.fulfil(response)
-    return framing.append(b"", _STREAMED_RESPONSE, (_encode(response, final=final),))
+    parts = _parts(response, final=final)
+    head = framing.field_head(_STREAMED_RESPONSE, sum(map(framing.size_of, parts)))
+    return b"".join([head, *parts])
 
 
-def _encode(response: InferResponse, *, final: bool | None) -> bytes:
+def _parts(response: InferResponse, *, final: bool | None) -> list[Buffer]:
     head = ModelInferResponse(
         model_name=response.model_name, model_version=str(response.model_version), id=response.request_id
     )
@@ -172,12 +174,13 @@ def _encode(response: InferResponse, *, final: bool | None) -> bytes:
         head.parameters[parameters.FINAL_RESPONSE].bool_param = final
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=_DATATYPE_NAMES[tensor.datatype], shape=tensor.shape)
-    message = framing.append(head.SerializeToString(), RAW_OUTPUTS, [tensor.data for tensor in response.outputs])
-    if len(message) > MAX_MESSAGE_SIZE:
+    parts = framing.with_field(head.SerializeToString(), RAW_OUTPUTS, [tensor.data for tensor in response.outputs])
+    size = sum(map(framing.size_of, parts))
+    if size > MAX_MESSAGE_SIZE:
         raise InvalidRequestError(
-            f"Response has byte size {len(message)} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."
+            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."
         )
-    return message
+    return parts
 
 
 def encode_stream_error(message: str, request: ModelInferRequest, *, final: bool | None) -> bytes:

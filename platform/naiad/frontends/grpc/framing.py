@@ -19,7 +19,7 @@ class FramingError(ValueError):
     """The bytes are not a protobuf message."""
 
 
-def cut_out(message: bytes, field: int) -> tuple[bytes, list[memoryview]]:
+def cut_out(message: bytes | bytearray, field: int) -> tuple[bytes, list[memoryview]]:
     """Take the length-delimited *field* out of *message*.
 
     Returns:
@@ -44,15 +44,15 @@ def cut_out(message: bytes, field: int) -> tuple[bytes, list[memoryview]]:
     return b"".join(kept), values
 
 
-def append(message: bytes, field: int, values: Sequence[Buffer]) -> bytes:
-    """Return *message* with *values* added as the length-delimited *field*: the only copy the tensors see."""
+def with_field(message: bytes, field: int, values: Sequence[Buffer]) -> list[Buffer]:
+    """The parts of *message* with *values* added as the length-delimited *field*; no value is copied."""
     pieces: list[Buffer] = [message]
     for value in values:
         size = size_of(value)
         pieces.append(field_head(field, size))
         if size:  # a view of zero bytes may have a shape that join refuses
             pieces.append(value)
-    return b"".join(pieces)
+    return pieces
 
 
 def field_head(field: int, size: int) -> bytes:
@@ -77,7 +77,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     value = shift = 0
     try:
         while True:
@@ -93,7 +93,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         raise FramingError(f"the message ends within a number at byte {position}") from None
 
 
-def _skip(data: bytes, wire_type: int, position: int) -> tuple[int, int]:
+def _skip(data: bytes | bytearray, wire_type: int, position: int) -> tuple[int, int]:
     """Where the value at *position* begins and ends."""
     if wire_type == _LENGTH_DELIMITED:
         length, position = _varint(data, position)

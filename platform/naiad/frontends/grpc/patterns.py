@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError
 from naiad.frontends.grpc import codec, framing
 from naiad.frontends.grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, RequestPattern
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor, RequestPattern
+
+Message = bytes | bytearray
 
 _KEPT = 256
 _HEADS_KEPT = 64
@@ -64,13 +66,13 @@ class MessagePattern:
         self._pattern = request.pattern = RequestPattern()
         self._responses: dict[object, list[bytes]] = {}
 
-    def fits(self, data: bytes) -> bool:
+    def fits(self, data: Message) -> bool:
         """Whether a message, of the same length as the first, is one of these."""
         if not data.startswith(self._head):
             return False
         return all(data.startswith(prefix, start - len(prefix)) for _, _, _, prefix, start, _ in self._inputs)
 
-    def request(self, data: bytes) -> InferRequest:
+    def request(self, data: Message) -> InferRequest:
         """The request that such a message is."""
         view = memoryview(data)
         inputs = [
@@ -81,28 +83,28 @@ class MessagePattern:
             self.model_name, self.version, inputs, requested_outputs=self._outputs, pattern=self._pattern
         )
 
-    def encode(self, response: InferResponse) -> bytes:
-        """The message of a response.
+    def parts(self, response: InferResponse) -> list[Buffer]:
+        """The message of a response, tensors as they are.
 
         Raises:
             NaiadError: Where the response is an error, or too long.
         """
         layout = response.layout
         if layout is None or response.error is not None or response.parameters or response.request_id:
-            return codec.encode_response(response)
+            return codec.response_parts(response)
         around = self._responses.get(layout)
         if around is None:
-            message = codec.encode_response(response)
+            message = codec.response_parts(response)
             if len(self._responses) >= _HEADS_KEPT:
                 self._responses.clear()
-            self._responses[layout] = _around(message, response)
+            self._responses[layout] = _around(b"".join(message), response)
             return message
-        parts: list[bytes | bytearray | memoryview] = []
+        parts: list[Buffer] = []
         for before, tensor in zip(around, response.outputs):  # noqa: B905 - of one layout
             parts.append(before)
             if len(tensor.data):  # a view of zero bytes may have a shape that join refuses
                 parts.append(tensor.data)
-        return b"".join(parts) if parts else around[0]
+        return parts or [around[0]]
 
 
 class MessagePatterns:
@@ -111,14 +113,14 @@ class MessagePatterns:
     def __init__(self) -> None:
         self._patterns: dict[int, list[MessagePattern]] = {}
 
-    def find(self, data: bytes) -> MessagePattern | None:
+    def find(self, data: Message) -> MessagePattern | None:
         """The pattern that a message fits."""
         for pattern in self._patterns.get(len(data), ()):
             if pattern.fits(data):
                 return pattern
         return None
 
-    def learn(self, data: bytes, message: codec.InferMessage, request: InferRequest) -> MessagePattern | None:
+    def learn(self, data: Message, message: codec.InferMessage, request: InferRequest) -> MessagePattern | None:
         """Remember a message that may come again, and what it meant; None for one that is particular."""
         body = message.body
         if body.id or body.parameters or any(tensor.parameters for tensor in body.inputs):
@@ -129,7 +131,7 @@ class MessagePatterns:
         start = len(data) - sum(
             [len(prefix) + len(each.data) for prefix, each in zip(prefixes, request.inputs, strict=True)]
         )
-        head = data[:start]
+        head = bytes(data[:start])
         if not (0 < start <= _LONGEST_HEAD and _is_all_but_tensors(head, body)):
             return None
         inputs = []

@@ -1,12 +1,10 @@
-"""Methods that need a header: their handlers, behind a look at the metadata."""
+"""Methods that need a header."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from collections.abc import Mapping
 
 from naiad.config.restrictions import Api, Restrictions
-from naiad.errors import NaiadError, NotReadyError
 from naiad.frontends.access import is_same
 
 _PREFIX = "triton-grpc-protocol-"
@@ -34,29 +32,20 @@ _API = {
     "LogSettings": Api.LOGGING,
 }
 
-Handler = Callable[[Any, Any], Awaitable[Any]]
 
+class Guard:
+    """Knows which methods need which header."""
 
-def guarded(
-    method: str, handler: Handler, restrictions: Restrictions, abort: Callable[[Any, NaiadError], Awaitable[NoReturn]]
-) -> Handler:
-    """The handler of a method, which refuses calls without the header that the method needs, if it needs one.
+    def __init__(self, restrictions: Restrictions) -> None:
+        self._needed = {
+            method: ((_PREFIX + needed[0]).lower(), needed[1].encode())
+            for method, api in _API.items()
+            if (needed := restrictions.get(api)) is not None
+        }
 
-    Args:
-        method: The method.
-        handler: What answers its calls.
-        restrictions: Headers that parts of the protocol need.
-        abort: Ends a call with an error.
-    """
-    needed = restrictions.get(_API[method])
-    if needed is None:
-        return handler
-    key, value = (_PREFIX + needed[0]).lower(), needed[1].encode()
-
-    async def handle(request: Any, context: Any) -> Any:
-        metadata = dict(context.invocation_metadata() or ())
-        if not is_same(metadata.get(key), value):
-            await abort(context, NotReadyError(f"This protocol is restricted, expecting header '{key}'"))
-        return await handler(request, context)
-
-    return handle
+    def why_not(self, method: str, metadata: Mapping[str, str]) -> str:
+        """Why a method may not be called with some metadata; empty where it may."""
+        needed = self._needed.get(method)
+        if needed is None or is_same(metadata.get(needed[0]), needed[1]):
+            return ""
+        return f"This protocol is restricted, expecting header '{needed[0]}'"

@@ -1,41 +1,34 @@
-"""The gRPC transport: grpcio's asyncio server around the service and the streams."""
+"""gRPC on a port: listening, connections, their end."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn
-from urllib.parse import quote
-
-import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from collections.abc import Mapping
 
 from naiad.config.tls import TlsFiles
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, NaiadError, NotReadyError, OptionError
-from naiad.frontends.access import PROPAGATED, Access, HeaderForwarder
+from naiad.errors import OptionError
+from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.grpc import service_pb2 as pb
-from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
-from naiad.frontends.grpc.restricted import Handler, guarded
+from naiad.frontends.grpc.call_head import CallHead, HeadReader
+from naiad.frontends.grpc.calls import Serving
+from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.grpc.methods import Method, methods_of
+from naiad.frontends.grpc.restricted import Guard
 from naiad.frontends.grpc.service import InferenceService
 from naiad.frontends.grpc.settings import GrpcSettings
-from naiad.frontends.grpc.stream import InferStream
-from naiad.frontends.status import GRPC_STATUS
-from naiad.frontends.tls import grpc_credentials
-from naiad.protocol.inference import InferRequest
+from naiad.frontends.http2.connection import BUFFER, Connection
+from naiad.frontends.http2.heads import RequestHead
+from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.stream import Receiver, Stream
+from naiad.frontends.tls import grpc_context
 
-_WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health": "grpc.health.v1.Health"}
-"""Names of the services on the wire, by their names in service.proto."""
+_BACKLOG = 1024
+_MOMENT = 0.1
+"""Seconds that connections have to end at least: answers may still be on their way."""
 
-_MAX_DETAILS = 6_000
-"""Bytes of an error text as it travels. It goes into a header, clients refuse 8 KB of headers, and a longer text (a
-traceback) would reach them as RESOURCE_EXHAUSTED without a word of what happened."""
-
-_CUT_MARK = " [...] "
+Head = CallHead[Method]
 
 
 class GrpcFrontend:
@@ -52,6 +45,7 @@ class GrpcFrontend:
         extensions: Extensions | None = None,
         access: Access | None = None,
         tls: TlsFiles | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -64,6 +58,7 @@ class GrpcFrontend:
             extensions: What is shared with other frontends.
             access: What is restricted, and which headers are forwarded.
             tls: Certificates; without them there is no TLS.
+            limits: Bounds on what a client may do.
         """
         self._engine = engine
         self._tls = tls
@@ -71,13 +66,12 @@ class GrpcFrontend:
         self._port = port
         self._reuse_port = reuse_port
         self._settings = settings or GrpcSettings()
+        self._limits = limits or Limits()
         self._gate = Gate()
         self._extensions = extensions or Extensions()
-        access = access or Access()
-        self._restrictions = access.restrictions
-        self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
-        self._service = InferenceService(engine, self._gate, self._extensions)
-        self._server: grpc.aio.Server | None = None
+        self._access = access or Access()
+        self._connections: set[Connection[Head]] = set()
+        self._servers: list[asyncio.Server] = []
 
     async def start(self) -> int:
         """Begin to listen.
@@ -88,168 +82,121 @@ class GrpcFrontend:
         Raises:
             OptionError: The address or port cannot be used.
         """
-        server = grpc.aio.server(options=self._settings.channel_options(reuse_port=self._reuse_port))
-        server.add_generic_rpc_handlers(tuple(self._handlers()))
-        host = f"[{self._address}]" if ":" in self._address else self._address
-        credentials = None if self._tls is None else grpc_credentials(self._tls)
-        place = f"{host}:{self._port}"
-        try:
-            port = (
-                server.add_insecure_port(place) if credentials is None else server.add_secure_port(place, credentials)
-            )
-        except RuntimeError as error:
-            raise OptionError(
-                f"cannot serve gRPC at {host}:{self._port}: {_why_not(self._address, self._port)}; "
-                "set another address or port with --grpc-address or --grpc-port"
-            ) from error
-        await server.start()
-        self._server = server
-        return port
+        loop = asyncio.get_running_loop()
+        context = None if self._tls is None else grpc_context(self._tls)
+        application = self.application(loop)
+        inbox = memoryview(bytearray(BUFFER))
+        lifetimes = self._settings.lifetimes()
+
+        def connect() -> Connection[Head]:
+            return Connection(application, self._connections, inbox, self._limits, lifetimes)
+
+        listening = _listening(self._address, self._port, reuse_port=self._reuse_port)
+        for each in listening:
+            self._servers.append(await loop.create_server(connect, sock=each, backlog=_BACKLOG, ssl=context))
+        return int(listening[0].getsockname()[1])
 
     async def stop(self, grace: float) -> None:
         """Refuse new inferences, wait at most *grace* seconds for those in flight, then close."""
-        if self._server is None:
+        if not self._servers:
             return
         clock = asyncio.get_running_loop().time
         end = clock() + grace
         await self._gate.close(grace)
-        # Calls that have their answer are still being written: never less than a moment for these.
-        await self._server.stop(max(end - clock(), 0.1))
-        self._server = None
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for connection in tuple(self._connections):
+            connection.lifespan.drain()
+        end = max(end, clock() + _MOMENT)
+        while self._connections and clock() < end:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self._connections):
+            connection.abort()
+        while self._connections:
+            await asyncio.sleep(0)
 
-    def _handlers(self) -> list[grpc.GenericRpcHandler[Any, Any]]:
-        by_service: list[grpc.GenericRpcHandler[Any, Any]] = []
-        for name, wire_name in _WIRE_NAMES.items():
-            methods = pb.DESCRIPTOR.services_by_name[name].methods
-            handlers = {method.name: self._handler(method.name, method.input_type.name) for method in methods}
-            by_service.append(grpc.method_handlers_generic_handler(wire_name, handlers))
-        return by_service
-
-    def _handler(self, method: str, request_type: str) -> grpc.RpcMethodHandler[Any, Any]:
-        if method == "ModelInfer":
-            return grpc.unary_unary_rpc_method_handler(guarded(method, self._model_infer, self._restrictions, _abort))
-        if method == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(
-                guarded(method, self._model_stream_infer, self._restrictions, _abort)
-            )
-        call = getattr(self._service, re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower())
-        handler = _unary(getattr(pb, request_type), call)
-        return grpc.unary_unary_rpc_method_handler(guarded(method, handler, self._restrictions, _abort))
-
-    async def _model_infer(self, data: bytes, context: Any) -> bytes:
-        try:
-            if self._forwarder is None and not self._extensions.tracer.is_on:
-                return await self._service.infer(data)
-            headers = propagated(context)
-            return await self._service.infer(data, lambda request: self._forward(request, context), headers)
-        except NaiadError as error:
-            await _abort(context, error)
-
-    def _forward(self, request: InferRequest, context: Any) -> None:
-        if self._forwarder is not None:
-            self._forwarder.forward(request, _metadata(context))
-
-    async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        changed = asyncio.Event()
-        metadata = dict(context.invocation_metadata() or ())
-        stream = InferStream(
-            self._engine,
-            self._gate,
-            changed.set,
-            self._extensions,
-            lambda request: self._forward(request, context),
-            headers=propagated(context),
-            errors_end_stream=metadata.get("triton_grpc_error") == "true",
+    def application(self, loop: asyncio.AbstractEventLoop) -> GrpcApplication:
+        """What answers the requests of connections."""
+        service = InferenceService(self._engine, self._gate, self._extensions)
+        forward = self._access.forward
+        serving = Serving(
+            engine=self._engine,
+            gate=self._gate,
+            service=service,
+            extensions=self._extensions,
+            forwarder=HeaderForwarder(forward) if forward is not None else None,
+            loop=loop,
         )
-        self._gate.watch(changed.set)
-        reader = asyncio.create_task(_read(stream, requests))
-        try:
-            while not stream.is_finished:
-                await changed.wait()
-                changed.clear()
-                while stream.outgoing:
-                    message, ticket = stream.outgoing.popleft()
-                    try:
-                        await context.write(message)
-                    except grpc.aio.InternalError:  # the client went while it was written; grpcio would log this
-                        return
-                    stream.sent(ticket)
-                if stream.failure is not None:
-                    await _abort(context, stream.failure)
-                if self._gate.closed and stream.is_idle and not stream.is_finished:
-                    await _abort(context, NotReadyError(SHUTTING_DOWN))
-            await reader  # for its exception, had it one
-        finally:
-            self._gate.unwatch(changed.set)
-            reader.cancel()
-            stream.cancel()
+        return GrpcApplication(serving, Guard(self._access.restrictions), self._settings, self._limits)
 
 
-def _metadata(context: Any) -> list[tuple[str, str]]:
-    found = context.invocation_metadata() or ()
-    return [(key, value if isinstance(value, str) else value.decode("latin-1")) for key, value in found]
+class GrpcApplication:
+    """Answers requests that are calls."""
+
+    def __init__(self, serving: Serving, guard: Guard, settings: GrpcSettings, limits: Limits) -> None:
+        def why_not(method: Method, metadata: Mapping[str, str]) -> str:
+            return guard.why_not(method.name, metadata)
+
+        self._serving = serving
+        self._heads = HeadReader(
+            methods_of(serving.service), why_not, level=settings.response_compression, most=limits.fields_size
+        )
+
+    def interpret(self, head: RequestHead) -> Head:
+        """The call that a request is."""
+        return self._heads.read(head)
+
+    def open(self, stream: Stream, request: Head) -> Receiver | None:
+        """Begin to answer a call."""
+        if request.method is not None:
+            return request.method.begin(stream, request, self._serving)
+        assert request.refusal is not None
+        stream.connection.start(stream, request.refusal, is_constant=False, ends=True)
+        return None
 
 
-def propagated(context: Any) -> dict[str, str]:
-    """The metadata of a call that say to which trace it belongs."""
-    return {key: value for key, value in _metadata(context) if key in PROPAGATED}
+def _listening(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Sockets that listen at all that *address* means; at any address of the machine also by IPv6.
 
-
-async def _read(stream: InferStream, requests: AsyncIterator[bytes]) -> None:
-    try:
-        async for data in requests:
-            stream.feed(data)
-    finally:
-        stream.end_of_requests()
-
-
-def _unary(request_type: type[Message], call: Callable[[Any], Awaitable[Message]]) -> Handler:
-    async def handle(data: bytes, context: Any) -> bytes:
-        try:
-            response = await call(request_type.FromString(data))
-        except NaiadError as error:
-            await _abort(context, error)
-        except DecodeError:
-            await _abort(context, NaiadError("Unable to parse request", code=Code.INTERNAL))
-        return response.SerializeToString()
-
-    return handle
-
-
-async def _abort(context: Any, error: NaiadError) -> NoReturn:
-    await context.abort(GRPC_STATUS[error.code], fit_details(error.message))
-    raise AssertionError("abort returned")  # it raises; its stub does not say so
-
-
-def fit_details(text: str, limit: int = _MAX_DETAILS) -> str:
-    """Cut the middle out of a text that is longer than *limit* bytes once percent-encoded.
-
-    The beginning says what failed; the end of a traceback says why.
+    Raises:
+        OptionError: If they cannot be had.
     """
-    if len(text) * 3 <= limit or len(quote(text)) <= limit:
-        return text
-    half = (limit - len(quote(_CUT_MARK))) // 2
-    head = _longest(text, half, from_end=False)
-    tail = _longest(text, half, from_end=True)
-    return head + _CUT_MARK + tail
-
-
-def _longest(text: str, limit: int, *, from_end: bool) -> str:
-    size = 0
-    for count in range(len(text)):
-        size += len(quote(text[-1 - count] if from_end else text[count]))
-        if size > limit:
-            return text[len(text) - count :] if from_end else text[:count]
-    return text
-
-
-def _why_not(address: str, port: int) -> str:
-    """What the system says to listening there: grpcio tells only its log."""
+    made: list[socket.socket] = []
+    problem: OSError | None = None
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(where)
-            probe.listen()
+        places = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        return error.strerror or str(error)
-    return "grpcio refuses the address"
+        places, problem = [], error
+    for family, _, _, _, where in places:
+        bound = made[0].getsockname()[1] if made else port
+        try:
+            made.append(_bound(family, (str(where[0]), bound, *where[2:]), reuse_port=reuse_port))
+        except OSError as error:
+            problem = error
+    if made:
+        return made
+    host = f"[{address}]" if ":" in address else address
+    why = problem.strerror or problem if problem is not None else "it means nothing"
+    raise OptionError(
+        f"cannot serve gRPC at {host}:{port}: {why}; set another address or port with --grpc-address or --grpc-port"
+    ) from problem
+
+
+def _bound(family: int, where: tuple[str | int, ...], *, reuse_port: bool) -> socket.socket:
+    is_everywhere = where[0] in {"0.0.0.0", "::"} and socket.has_dualstack_ipv6()  # noqa: S104
+    if is_everywhere:
+        family, where = socket.AF_INET6, ("::", where[1])
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_everywhere))
+        made.bind(where)
+        made.listen(_BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, NaiadError, UnsupportedRequestError
+from naiad.errors import UnsupportedRequestError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc import codec, messages
 from naiad.frontends.grpc import service_pb2 as pb
 from naiad.frontends.grpc.gate import Gate
 from naiad.frontends.grpc.log_settings import log_settings_changed
-from naiad.frontends.grpc.patterns import MessagePattern, MessagePatterns
+from naiad.frontends.grpc.patterns import MessagePatterns
 from naiad.frontends.grpc.trace_settings import trace_settings_changed
 from naiad.frontends.tracing import NO_HEADERS
-from naiad.frontends.wishes import OutputWishes
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 
 
-class SingleResponse:
-    """The sink of a request with exactly one response; costs a future only where the answer is not there at once."""
+class Inference(NamedTuple):
+    """A request, and how its response becomes a message.
 
-    __slots__ = ("_count", "_ended", "_future", "_response")
+    Attributes:
+        request: The request.
+        parts: The bytes of the message of a response; raises the response's error where it is one.
+    """
 
-    def __init__(self) -> None:
-        self._response: InferResponse | None = None
-        self._count = 0
-        self._ended = False
-        self._future: asyncio.Future[None] | None = None
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Take a response or the end."""
-        if response is not None:
-            self._response = response
-            self._count += 1
-        if final:
-            self._ended = True
-            if self._future is not None and not self._future.done():
-                self._future.set_result(None)
-
-    async def wait(self) -> InferResponse:
-        """The response, once the request has ended."""
-        if not self._ended:
-            self._future = asyncio.get_running_loop().create_future()
-            await self._future
-        if self._response is None:
-            raise NaiadError("received an unexpected null response", code=Code.INTERNAL)
-        if self._count != 1:
-            raise NaiadError(f"expected a single response, got {self._count}", code=Code.INTERNAL)
-        return self._response
+    request: InferRequest
+    parts: Callable[[InferResponse], list[Buffer]]
 
 
 class InferenceService:
     """The methods of `GRPCInferenceService`, named in snake case, and the health check.
 
-    Every method takes a request message and returns a response message or raises `NaiadError`. `infer` alone takes and
-    returns bytes, so that tensors need not pass through protobuf.
+    Every method takes a request message and returns a response message or raises `NaiadError`. Inferences alone are
+    read from bytes and submitted, so that tensors need not pass through protobuf and no task waits for them.
     """
 
     def __init__(self, engine: EngineDoor, gate: Gate, extensions: Extensions) -> None:
@@ -68,45 +47,12 @@ class InferenceService:
         self._gate = gate
         self._patterns = MessagePatterns()
 
-    async def infer(
-        self,
-        data: bytes,
-        prepare: Callable[[InferRequest], None] | None = None,
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> bytes:
-        """ModelInfer; cancelling the coroutine takes the request back.
-
-        Args:
-            data: The message.
-            prepare: Called with the request before the engine gets it.
-            headers: Those that say to which trace it belongs; looked at where requests are traced.
-        """
-        self._gate.check()
-        request, wishes, pattern = self._read(data)
-        if prepare is not None:
-            prepare(request)
-        sink = SingleResponse()
-        self._gate.enter()
-        try:
-            if self._tracer.is_on:
-                ticket = self._tracer.submit(self._engine, request, sink, "GRPC", headers)
-            else:
-                ticket = self._engine.submit(request, sink)
-            try:
-                response = await sink.wait()
-            except asyncio.CancelledError:
-                self._engine.cancel(ticket)
-                raise
-            return codec.encode_response(response, wishes) if pattern is None else pattern.encode(response)
-        finally:
-            self._gate.leave()
-
-    def _read(self, data: bytes) -> tuple[InferRequest, OutputWishes | None, MessagePattern | None]:
-        """The request that a message is, wishes for its outputs, and what it has in common with others."""
+    def read(self, data: bytes | bytearray) -> Inference:
+        """The inference that a message of ModelInfer asks for."""
         pattern = self._patterns.find(data)
         if pattern is not None:
             self._refuse_decoupled(pattern.model_name, pattern.version)
-            return pattern.request(data), None, pattern
+            return Inference(pattern.request(data), pattern.parts)
         message = codec.parse(data)
         version = codec.parse_version(message.body.model_version)
         self._refuse_decoupled(message.body.model_name, version)
@@ -114,8 +60,15 @@ class InferenceService:
         if wishes is not None:
             name = request.model_name
             wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
-            return request, wishes, None
-        return request, None, self._patterns.learn(data, message, request)
+            return Inference(request, partial(codec.response_parts, wishes=wishes))
+        learnt = self._patterns.learn(data, message, request)
+        return Inference(request, codec.response_parts if learnt is None else learnt.parts)
+
+    def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
+        """Have a request answered, and traced if its turn has come or *headers* say so; return its ticket."""
+        if self._tracer.is_on:
+            return self._tracer.submit(self._engine, request, sink, "GRPC", headers)
+        return self._engine.submit(request, sink)
 
     def _refuse_decoupled(self, name: str, version: int) -> None:
         if self._engine.is_decoupled(name, version):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
-from naiad.frontends.grpc.codec import MAX_MESSAGE_SIZE
+from naiad.frontends.http2.lifespan import Lifetimes
+
+_FOR_EVER = 2**31 - 1
+"""As many milliseconds are none that are waited for, as in gRPC."""
 
 
 class CompressionLevel(enum.IntEnum):
@@ -43,28 +47,19 @@ class GrpcSettings:
     max_connection_age_grace_ms: int = 0
     response_compression: CompressionLevel = CompressionLevel.NONE
 
-    def channel_options(self, *, reuse_port: bool) -> list[tuple[str, int]]:
-        """The same as channel arguments of gRPC."""
-        options = [
-            ("grpc.max_receive_message_length", MAX_MESSAGE_SIZE),
-            ("grpc.max_send_message_length", MAX_MESSAGE_SIZE),
-            ("grpc.so_reuseport", int(reuse_port)),
-            ("grpc.keepalive_time_ms", self.keepalive_time_ms),
-            ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
-            # Newer versions of gRPC wait so long for the answer to a ping, whatever the one above says.
-            ("grpc.http2.ping_timeout_ms", self.keepalive_timeout_ms),
-            ("grpc.keepalive_permit_without_calls", int(self.keepalive_permit_without_calls)),
-            ("grpc.http2.max_pings_without_data", self.http2_max_pings_without_data),
-            (
-                "grpc.http2.min_ping_interval_without_data_ms",
-                self.http2_min_recv_ping_interval_without_data_ms,
-            ),
-            ("grpc.http2.max_ping_strikes", self.http2_max_ping_strikes),
-        ]
-        if self.max_connection_age_ms:
-            options.append(("grpc.max_connection_age_ms", self.max_connection_age_ms))
-        if self.max_connection_age_grace_ms:
-            options.append(("grpc.max_connection_age_grace_ms", self.max_connection_age_grace_ms))
-        if self.response_compression is not CompressionLevel.NONE:
-            options.append(("grpc.default_compression_level", int(self.response_compression)))
-        return options
+    def lifetimes(self) -> Lifetimes:
+        """The same as what a connection goes by."""
+        return Lifetimes(
+            keepalive_time=_seconds(self.keepalive_time_ms),
+            keepalive_timeout=_seconds(self.keepalive_timeout_ms),
+            keepalive_without_calls=self.keepalive_permit_without_calls,
+            max_pings_without_data=self.http2_max_pings_without_data,
+            min_ping_interval=self.http2_min_recv_ping_interval_without_data_ms / 1000,
+            max_ping_strikes=self.http2_max_ping_strikes,
+            max_age=_seconds(self.max_connection_age_ms or _FOR_EVER),
+            max_age_grace=_seconds(self.max_connection_age_grace_ms or _FOR_EVER),
+        )
+
+
+def _seconds(milliseconds: int) -> float:
+    return math.inf if milliseconds >= _FOR_EVER else milliseconds / 1000

@@ -1,0 +1,126 @@
+"""A client that speaks HTTP/2 frame by frame, and says exactly what it is told to."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple
+
+import hpack
+from naiad.frontends.http2 import frames
+
+REQUEST = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/echo"),
+    (":authority", "here"),
+    ("te", "trailers"),
+)
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    @property
+    def number(self) -> int:
+        """The last number of the payload: an error code, or an increment."""
+        return int.from_bytes(self.payload[-4:], "big")
+
+
+class Away(NamedTuple):
+    last: int
+    code: frames.ErrorCode
+    text: str
+
+
+class Peer:
+    """One connection of such a client."""
+
+    def __init__(self, port: int, *, preface: bytes = frames.PREFACE + frames.settings(())):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._file = self.socket.makefile("rb")
+        self._encoder = hpack.Encoder()
+        self._decoder = hpack.Decoder()
+        self.send(preface)
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def send(self, *data: bytes) -> None:
+        self.socket.sendall(b"".join(data))
+
+    def block(self, fields=REQUEST) -> bytes:
+        return self._encoder.encode(fields)
+
+    def request(self, stream: int, *, fields=REQUEST, ends: bool = False) -> None:
+        self.send(frames.headers(stream, self.block(fields), ends=ends))
+
+    def data(self, stream: int, content: bytes, *, ends: bool = False) -> None:
+        self.send(frames.frame(frames.DATA, frames.END_STREAM if ends else 0, stream, content))
+
+    def read(self) -> Frame | None:
+        """The next frame; None at the end of the connection."""
+        head = self._file.read(frames.HEAD_SIZE)
+        if len(head) < frames.HEAD_SIZE:
+            return None
+        high, low, kind, flags, stream = frames.HEAD.unpack(head)
+        return Frame(kind, flags, stream, self._file.read(high << 8 | low))
+
+    def until(self, kind: int, *, stream: int | None = None) -> Frame:
+        """The next frame of a kind."""
+        while True:
+            frame = self.read()
+            assert frame is not None, f"the connection ended before a frame of kind {kind}"
+            if frame.kind == kind and stream in {None, frame.stream}:
+                return frame
+
+    def fields(self, block: bytes) -> dict[str, str]:
+        return dict(self._decoder.decode(block))
+
+    def away(self) -> Away:
+        """What the next GOAWAY says."""
+        payload = self.until(frames.GOAWAY).payload
+        last, code = struct.unpack(">LL", payload[:8])
+        return Away(last, frames.ErrorCode(code), payload[8:].decode())
+
+    def ended(self) -> bool:
+        """Whether the connection ends, whatever comes before that."""
+        while True:
+            try:
+                if self.read() is None:
+                    return True
+            except ConnectionResetError:
+                return True
+
+    def answer(self, stream: int) -> tuple[dict[str, str], bytes, dict[str, str]]:
+        """Fields, content and trailers of an answer; trailers are empty where the fields ended it."""
+        head = self._of(stream)
+        fields = self.fields(head.payload)
+        content = b""
+        while not head.flags & frames.END_STREAM:
+            frame = self._of(stream)
+            if frame.kind == frames.HEADERS:
+                return fields, content, self.fields(frame.payload)
+            content += frame.payload
+        return fields, content, {}
+
+    def is_alive(self) -> bool:
+        """Whether the connection still works: a ping is answered."""
+        self.send(frames.ping(b"alive?!?"))
+        while (frame := self.read()) is not None:
+            if frame == (frames.PING, frames.ACK, 0, b"alive?!?"):
+                return True
+        return False
+
+    def _of(self, stream: int) -> Frame:
+        while True:
+            frame = self.read()
+            assert frame is not None, "the connection ended before the answer"
+            assert frame.kind != frames.GOAWAY, frame
+            if frame.stream == stream and frame.kind in {frames.DATA, frames.HEADERS, frames.RST_STREAM}:
+                assert frame.kind != frames.RST_STREAM, frame
+                return frame
