@@ -5,12 +5,6 @@ lists them with one line of purpose each.
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("naiad")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0.0.0"
 
 __all__ = (
     "AlreadyExistsError",
@@ -57,8 +51,19 @@ __all__ = (
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module("naiad.inprocess"), name)
-    return value
+    found = _version() if name == "__version__" else getattr(import_module("naiad.inprocess"), name)
+    globals()[name] = found
+    return found
+
+
+def _version() -> str:
+    # When asked for, not at each start of a program: what reads it takes longer to import than the rest of Python.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("naiad")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0.0.0"
 
 
 def __dir__() -> list[str]:

@@ -93,6 +93,31 @@ def test_times_stay_as_packed_because_bytecode_depends_on_them(packed_with, tmp_
     assert (into / "bin").stat().st_mtime == 1_000_000_000
 
 
+@pytest.mark.parametrize("time", [-5.0, float("inf"), float("nan"), 1e30])
+def test_a_time_that_no_file_can_have_becomes_one_that_it_can(time, tmp_path, into, recorder):
+    info = member("x")
+    info.mtime = 0
+    info.pax_headers = {"mtime": str(time)}
+
+    unpack(write_tar(tmp_path / "e.tar.gz", [(info, b"x")]), into, reporter=recorder)
+
+    assert 0 <= (into / "x").stat().st_mtime <= 1 << 33
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_permissions_do_not_depend_on_the_umask(umask, tmp_path, into, recorder):
+    names = {"a": 0o644, "b": 0o755, "c": 0o640, "d": 0o755, "e": 0o400}
+    archive = write_tar(tmp_path / "e.tar.gz", [(member(name, mode=mode), b"x") for name, mode in names.items()])
+    before = os.umask(umask)
+    try:
+        unpack(archive, into, reporter=recorder)
+    finally:
+        os.umask(before)
+
+    modes = {name: stat.S_IMODE((into / name).stat().st_mode) for name in names}
+    assert modes == {**names, "e": 0o600}
+
+
 def test_a_hard_link_is_the_same_file(tmp_path, into, recorder):
     unpack(write(tmp_path / "e", Format.GZIP), into, reporter=recorder)
 
@@ -114,6 +139,11 @@ def test_progress_tells_bytes_and_ends_with_the_whole_size(tmp_path, into, recor
 
 UNSAFE = {
     "absolute name": ([(member("/etc/cron.d/x"), b"x")], "'/etc/cron.d/x' is an absolute path"),
+    "absolute name beside others": ([(member("x"), b"x"), (member("/x"), b"x")], "'/x' is an absolute path"),
+    "name of the folder above": (
+        [(member("lib/x"), b"x"), (member("lib/.."), b"x")],
+        "'lib/..' leads out of the archive",
+    ),
     "name that climbs": ([(member("lib/../../evil"), b"x")], "'lib/../../evil' leads out of the archive"),
     "absolute link": (
         [(member("bin/python", tarfile.SYMTYPE, "/usr/bin/python3"), b"")],

@@ -204,7 +204,7 @@ def test_a_failure_after_unpacking_leaves_nothing(step, manager, archive, monkey
         "interpreter": ("ask_with_libraries", fail),
         "marker": ("write_record", full),
     }[step]
-    monkeypatch.setattr(f"naiad.environments.store.{name}", failure)
+    monkeypatch.setattr(f"naiad.environments.finishing.{name}", failure)
 
     with pytest.raises(ExecutionEnvironmentError):
         manager.prepare(archive)

@@ -1,6 +1,7 @@
 """Run by an environment's own interpreter: find sources without usable bytecode, and compile them if they are few.
 
-One argument: how many are few. Prints one line of JSON. Only for environments that are ours to write to.
+Arguments: how many are few; then, from who knows which they are, for what they were looked through (a tag and a magic
+number), and they. Prints one line of JSON. Only for environments that are ours to write to.
 """
 
 # ruff: noqa: PTH116, PTH118, PTH123, T201
@@ -43,16 +44,22 @@ def stale_sources() -> "list[str]":
     return sorted(found)
 
 
+def told() -> bool:
+    """Whether the arguments name what is to be compiled for this very interpreter."""
+    return sys.argv[2:4] == [sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex()]
+
+
 def main() -> None:
     """Compile what is few, and say how much is left."""
-    stale = stale_sources()
+    looked = not told()
+    stale = stale_sources() if looked else sys.argv[4:]
     few = len(stale) <= int(sys.argv[1])
     for source in stale if few else ():
         try:
             py_compile.compile(source, doraise=True)
         except (py_compile.PyCompileError, OSError, ValueError):
             continue  # a template or a sample of bad syntax: an import of it would fail as well
-    print(MARK + json.dumps({"stale": len(stale), "left": 0 if few else len(stale)}))
+    print(MARK + json.dumps({"stale": len(stale), "left": 0 if few else len(stale), "looked": looked}))
 
 
 main()

@@ -14,18 +14,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from naiad.environments.file_digests import Written
-from naiad.environments.formats import DAMAGE, Entry, Format, Kind, Member, identify, members, unpacked_size
+from naiad.environments.formats import DAMAGE, Format, identify, members, unpacked_size
+from naiad.environments.member import Content, Entry, Kind, Member
 from naiad.environments.progress import Meter, Reporter
-from naiad.environments.writing import Writers, set_mtime, write_file
+from naiad.environments.writing import Writers, set_mtime
 from naiad.errors import ExecutionEnvironmentError
 
 _CHUNK = 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Small files of zeros compress a thousandfold and are harmless; a ratio means something only for much output.
 _RATIO_FROM = 1 << 30
+_NO_NAMES = frozenset(("", ".", ".."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +146,15 @@ class _Unpacker:
         self._packed_size = max(packed_size, 1)
         # Folders known to be real ones inside the root: made or seen here, and never replaced by a link.
         self._folders = {self._root}
+        # The paths of folders by what members' names have before their last part, which was checked.
+        self._named: dict[str, str] = {}
         # Files and links so far, also those still waiting to be written.
         self._taken: set[str] = set()
         self._writers = writers
         self._folder_times: dict[str, float] = {}
         self._links: list[tuple[str, Member]] = []
 
-    def add(self, member: Member, content: IO[bytes] | None) -> None:
+    def add(self, member: Member, content: Content | None) -> None:
         """Write one member.
 
         Raises:
@@ -202,6 +205,18 @@ class _Unpacker:
 
     def _inside(self, member: Member, name: str) -> str:
         """The path below the root for a name in the archive."""
+        folder, slash, last = name.rpartition("/")
+        # With its slash: "x" lies beside "y", "/x" does not.
+        known = self._named.get(folder + slash)
+        # Most members lie beside the one before them.
+        if known is not None and last not in _NO_NAMES and "\0" not in last:
+            return f"{known}/{last}"
+        path = self._checked(member, name)
+        if last not in _NO_NAMES:
+            self._named[folder + slash] = path[: -len(last) - 1]
+        return path
+
+    def _checked(self, member: Member, name: str) -> str:
         if name.startswith("/"):
             raise self._unsafe(member, "is an absolute path" if name == member.name else f"links to '{name}'")
         parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -228,7 +243,7 @@ class _Unpacker:
         """Make room for a file or link: its folder exists, and an earlier member of the same name goes."""
         if path in self._folders:
             raise self._unsafe(member, "has the name of a folder")
-        self._make_folder(member, os.path.dirname(path))  # noqa: PTH120
+        self._make_folder(member, path.rpartition("/")[0])
         # The folder was empty, so what is in the way came from this archive.
         if path in self._taken:
             self._writers.drain()
@@ -236,25 +251,25 @@ class _Unpacker:
         self._taken.add(path)
         return path
 
-    def _write(self, member: Member, content: IO[bytes] | None, path: str) -> None:
+    def _write(self, member: Member, content: Content | None, path: str) -> None:
         assert content is not None
         name = path[len(self._root) + 1 :]
         if member.size <= _CHUNK:
-            data = self._read(content)
-            self._require_whole(member, len(data))
-            self._writers.add(path, name, data, member.mode, member.mtime)
+            pieces = self._read(content)
+            self._require_whole(member, sum(map(len, pieces)))
+            self._writers.add(path, name, pieces, member.size, member.mode, member.mtime)
         else:
-            written = write_file(path, iter(lambda: self._read(content), b""), member.mode, member.mtime)
+            stream = (piece for part in iter(lambda: self._read(content), ()) for piece in part)
+            written = self._writers.write(path, name, stream, member.mode, member.mtime)
             self._require_whole(member, written.size)
-            self._writers.written[name] = written
 
     def _require_whole(self, member: Member, size: int) -> None:
         if size != member.size:
             raise damaged(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
 
-    def _read(self, content: IO[bytes]) -> bytes:
+    def _read(self, content: Content) -> tuple[bytes | memoryview, ...]:
         try:
-            return content.read(_CHUNK)
+            return tuple(content.pieces(_CHUNK))
         except DAMAGE as error:
             raise damaged(self._archive, self.entries, error) from error
 

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
-from typing import IO
 
 from naiad.environments.archive import damaged
 from naiad.environments.executables import HEADER_BYTES, Executable, parse_header
-from naiad.environments.formats import DAMAGE, Format, Kind, Member, members
+from naiad.environments.formats import DAMAGE, Format, members
 from naiad.environments.manifest import Package
+from naiad.environments.member import Content, Kind, Member
 
 __all__ = ["ArchiveFacts", "read_facts"]
 
@@ -46,7 +46,7 @@ class ArchiveFacts:
     is_conda_packed: bool = False
     packages: dict[str, Package] = field(default_factory=dict)
 
-    def add(self, member: Member, content: IO[bytes] | None) -> None:
+    def add(self, member: Member, content: Content | None) -> None:
         """Take note of one member."""
         self.members += 1
         name = member.name.removeprefix("./")

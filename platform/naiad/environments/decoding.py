@@ -34,10 +34,10 @@ BROKEN: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.Zst
 if igzip is not None:
     BROKEN = (*BROKEN, cast("type[Exception]", isal_zlib.error))
 
-# Kept by the allocator for the next one; larger ones are mapped anew each time, and their pages cleared.
-_CHUNK = 64 * 1024
+# Large enough that handing chunks from thread to thread costs nothing beside decompressing them.
+_CHUNK = 256 * 1024
 # 8 MB of content: enough to ride out a large file being written, and little beside any model.
-_CHUNKS_AHEAD = 128
+_CHUNKS_AHEAD = 32
 _TAIL = 1024
 
 
@@ -50,6 +50,7 @@ class ForwardReader:
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._chunk = b""
+        self._view = memoryview(b"")
         self._at = 0
         self._before = 0
         self._tail = b""
@@ -76,6 +77,31 @@ class ForwardReader:
                 break
         return b"".join(parts)
 
+    def pieces(self, size: int) -> list[memoryview]:
+        """The same bytes as `read` gives, where they lie: as parts of the chunks they came in."""
+        found = []
+        while size:
+            part = self._view[self._at : self._at + size]
+            if part:
+                self._at += len(part)
+                size -= len(part)
+                found.append(part)
+            elif not self._next():
+                break
+        return found
+
+    def peek(self, size: int) -> bytes:
+        """As many bytes, fewer only at the end, and stay before them."""
+        while len(self._chunk) - self._at < size:
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                break
+            self._note_tail(chunk)
+            left = self._chunk[self._at :]
+            self._before += self._at
+            self._take(left + chunk)
+        return self._chunk[self._at : self._at + size]
+
     def seek(self, position: int) -> int:
         """Go on from a later position, or from the end if that comes first."""
         if position < self.tell():
@@ -97,9 +123,15 @@ class ForwardReader:
         if not chunk:
             return False
         self._before += len(self._chunk)
-        self._chunk, self._at = chunk, 0
-        self._tail = (self._tail + chunk[-_TAIL:])[-_TAIL:]
+        self._take(chunk)
+        self._note_tail(chunk)
         return True
+
+    def _take(self, chunk: bytes) -> None:
+        self._chunk, self._view, self._at = chunk, memoryview(chunk), 0
+
+    def _note_tail(self, chunk: bytes) -> None:
+        self._tail = (self._tail + chunk[-_TAIL:])[-_TAIL:]
 
 
 def decoder(ending: str, file: IO[bytes]) -> IO[bytes]:

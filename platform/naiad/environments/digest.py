@@ -14,7 +14,7 @@ from naiad.environments.progress import Meter, Reporter
 from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
-_CHUNK = 4 * 1024 * 1024
+_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,11 @@ def _read(path: Path, meter: Meter) -> str:
     digest = hashlib.sha256()
     try:
         with meter, path.open("rb", buffering=0) as file:
-            while data := file.read(_CHUNK):
-                digest.update(data)
-                meter.advance(len(data))
+            # One buffer for all of it: a new one for each part would have its memory mapped and cleared first.
+            buffer = memoryview(bytearray(_CHUNK))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                meter.advance(count)
     except OSError as error:
         # conda-pack makes its archives 0600: a server under another user's name meets this at once.
         cure = "; conda-pack lets only its own user read what it packs: chmod it" if error.errno == errno.EACCES else ""

@@ -12,14 +12,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from naiad.environments import jsonfile
 
-__all__ = ["Alterations", "Written", "compare_files", "record_files"]
+__all__ = ["HEAD_BYTES", "Alterations", "Found", "Written", "compare_files", "find_file", "find_files", "record_files"]
 
 _NAME = "files.json"
 _FOLDER = "env"
@@ -27,12 +27,46 @@ _FORMAT = 1
 _CHUNK = 1024 * 1024
 
 
+HEAD_BYTES = 16
+"""How much of a file of bytecode says what it was compiled from (PEP 552)."""
+
+
 class Written(NamedTuple):
-    """A file as it was unpacked."""
+    """A file as it was unpacked.
+
+    Attributes:
+        size: Its bytes.
+        mtime_ns: Its time.
+        digest: Its SHA-256.
+        head: What bytecode begins with, empty for anything else.
+    """
 
     size: int
     mtime_ns: int
     digest: str
+    head: bytes = b""
+
+
+class Found(NamedTuple):
+    """A file or link as it is now.
+
+    Attributes:
+        path: Where.
+        mode: Its kind and permissions.
+        size: Its bytes.
+        mtime_ns: Its time.
+        is_folder: Whether it is a link to a folder.
+    """
+
+    path: str
+    mode: int
+    size: int
+    mtime_ns: int
+    is_folder: bool = False
+
+    def is_same(self, written: Written) -> bool:
+        """Whether nobody has written it since it was unpacked."""
+        return (self.size, self.mtime_ns) == (written.size, written.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +91,46 @@ class Alterations:
         return bool(self.changed or self.missing or self.added)
 
 
-def record_files(entry: Path, written: Mapping[str, Written]) -> None:
+def find_files(entry: Path) -> dict[str, Found]:
+    """Everything in an entry but folders, links not followed, by path relative to `env`.
+
+    Raises:
+        OSError: If a folder cannot be read.
+    """
+    found: dict[str, Found] = {}
+    waiting = [(str(entry / _FOLDER), "")]
+    while waiting:
+        folder, name = waiting.pop()
+        with os.scandir(folder) as children:
+            for child in children:
+                if child.is_dir(follow_symlinks=False):
+                    waiting.append((child.path, f"{name}{child.name}/"))
+                else:
+                    is_folder = child.is_symlink() and child.is_dir()
+                    found[name + child.name] = _found(child.path, child.stat(follow_symlinks=False), is_folder)
+    return found
+
+
+def find_file(path: Path) -> Found | None:
+    """One of them, None if it is not there."""
+    try:
+        return _found(str(path), path.lstat(), is_folder=False)
+    except FileNotFoundError:
+        return None
+
+
+def record_files(entry: Path, files: Mapping[str, Found], written: Mapping[str, Written]) -> None:
     """Write down the content of an entry that is about to be ready.
 
     Args:
         entry: Its folder.
+        files: What is in it.
         written: What unpacking wrote, by path relative to `env`.
 
     Raises:
         OSError: If it cannot be read or written.
     """
-    content = {name: _fact(path, facts, written.get(name)) for name, path, facts in _walk(entry / _FOLDER)}
+    content = {name: _fact(found, written.get(name)) for name, found in files.items()}
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
 
 
@@ -81,7 +144,7 @@ def compare_files(entry: Path) -> Alterations | None:
     if record is None or record.get("format") != _FORMAT or not isinstance(record.get("content"), dict):
         return None
     recorded = record["content"]
-    found = {name: _fact(path, facts, None) for name, path, facts in _walk(entry / _FOLDER)}
+    found = {name: _fact(file, None) for name, file in find_files(entry).items()}
     return Alterations(
         changed=tuple(sorted(name for name in recorded.keys() & found.keys() if recorded[name] != found[name])),
         missing=tuple(sorted(recorded.keys() - found.keys())),
@@ -90,15 +153,18 @@ def compare_files(entry: Path) -> Alterations | None:
     )
 
 
-def _fact(path: str, facts: os.stat_result, known: Written | None) -> list[str]:
+def _found(path: str, facts: os.stat_result, is_folder: bool) -> Found:  # noqa: FBT001
+    return Found(path, facts.st_mode, facts.st_size, facts.st_mtime_ns, is_folder)
+
+
+def _fact(found: Found, known: Written | None) -> list[str]:
     """What is compared of a file: its permissions and digest; of a link, its target."""
-    if stat.S_ISLNK(facts.st_mode):
-        return ["link", os.readlink(path)]  # noqa: PTH115 - called for each of 100,000 files
-    if not stat.S_ISREG(facts.st_mode):
+    if stat.S_ISLNK(found.mode):
+        return ["link", os.readlink(found.path)]  # noqa: PTH115 - called for each of 100,000 files
+    if not stat.S_ISREG(found.mode):
         return ["special", ""]
-    unchanged = known is not None and (known.size, known.mtime_ns) == (facts.st_size, facts.st_mtime_ns)
-    digest = known.digest if known is not None and unchanged else _digest(path)
-    return [f"{stat.S_IMODE(facts.st_mode):o}", digest]
+    digest = known.digest if known is not None and found.is_same(known) else _digest(found.path)
+    return [f"{stat.S_IMODE(found.mode):o}", digest]
 
 
 def _digest(path: str) -> str:
@@ -107,13 +173,3 @@ def _digest(path: str) -> str:
         while data := file.read(_CHUNK):
             digest.update(data)
     return digest.hexdigest()
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Everything but folders, links not followed: name relative to the folder, path, facts."""
-    root = str(folder)
-    for parent, folders, names in os.walk(root):
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
-        for name in (*names, *links):
-            path = os.path.join(parent, name)  # noqa: PTH118
-            yield os.path.relpath(path, root), path, os.lstat(path)

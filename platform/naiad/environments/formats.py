@@ -14,13 +14,14 @@ import time
 import zipfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 import zstandard
 
-from naiad.environments.decoding import BROKEN, ForwardReader, decoder, read_ahead, read_plainly
+from naiad.environments.decoding import BROKEN, decoder, read_ahead, read_plainly
+from naiad.environments.member import Entry, FileContent, Kind, Member
+from naiad.environments.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError
 
 # What the decoders raise on damaged input. OSError is gzip's and bz2's way to say "this is not what I read";
@@ -50,41 +51,6 @@ class Format(enum.Enum):
     ZSTD = "tar.zst"
     ZIP = "zip"
 
-
-class Kind(enum.Enum):
-    """What a member is."""
-
-    FILE = "file"
-    DIRECTORY = "directory"
-    SYMLINK = "symbolic link"
-    HARDLINK = "hard link"
-    DEVICE = "device node"
-    FIFO = "named pipe"
-    OTHER = "special file"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One entry of an archive, as it claims to be: nothing here is checked.
-
-    Attributes:
-        name: Its path.
-        kind: What it is.
-        size: Bytes of its content.
-        mode: Permission bits.
-        mtime: Seconds since the epoch.
-        target: Where a link points.
-    """
-
-    name: str
-    kind: Kind
-    size: int
-    mode: int
-    mtime: float
-    target: str = ""
-
-
-Entry = tuple[Member, "IO[bytes] | None"]
 
 _MAGIC = (
     (b"\x1f\x8b", Format.GZIP),
@@ -200,59 +166,7 @@ def members(
             counted = io.BufferedReader(_CountedFile(file, advance), _BUFFER)
             read = read_ahead if ahead else read_plainly
             with closing(decoder(packed_with.value, cast("IO[bytes]", counted))) as decoded, read(decoded) as reader:
-                yield from _tar_members(reader)
-
-
-def _tar_members(reader: ForwardReader) -> Iterator[Entry]:
-    with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:") as archive:
-        for info in archive:
-            member = Member(
-                name=info.name,
-                kind=_tar_kind(info),
-                size=info.size,
-                mode=info.mode,
-                mtime=info.mtime,
-                target=info.linkname,
-            )
-            yield member, _content(archive, info, reader) if member.kind is Kind.FILE else None
-    if not _is_end_mark(reader.finish()):
-        # `tarfile` takes a stream cut between two members for a complete one.
-        raise EOFError("it ends before the end mark of a tar")
-
-
-def _content(archive: tarfile.TarFile, info: tarfile.TarInfo, reader: ForwardReader) -> IO[bytes] | None:
-    # What `extractfile` gives can be read anywhere, which costs more than small files themselves; sparse ones need it.
-    return archive.extractfile(info) if info.issparse() else cast("IO[bytes]", _Part(reader, info.size))
-
-
-class _Part:
-    """The next bytes of a stream, as a file."""
-
-    def __init__(self, reader: ForwardReader, size: int) -> None:
-        self._reader = reader
-        self._left = size
-
-    def read(self, size: int) -> bytes:
-        data = self._reader.read(min(size, self._left))
-        self._left -= len(data)
-        return data
-
-
-def _is_end_mark(tail: bytes) -> bool:
-    """Whether these are the two empty blocks every complete tar ends with."""
-    return len(tail) == 2 * _TAR_BLOCK and not any(tail)
-
-
-def _tar_kind(info: tarfile.TarInfo) -> Kind:
-    tests = (
-        (info.isreg(), Kind.FILE),
-        (info.isdir(), Kind.DIRECTORY),
-        (info.issym(), Kind.SYMLINK),
-        (info.islnk(), Kind.HARDLINK),
-        (info.ischr() or info.isblk(), Kind.DEVICE),
-        (info.isfifo(), Kind.FIFO),
-    )
-    return next((kind for holds, kind in tests if holds), Kind.OTHER)
+                yield from tar_members(reader)
 
 
 def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Entry]:
@@ -271,7 +185,7 @@ def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Ent
             )
             if kind is Kind.FILE:
                 with archive.open(info) as content:
-                    yield member, content
+                    yield member, FileContent(content)
             else:
                 yield member, None
             advance(info.compress_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -12,6 +11,7 @@ import sysconfig
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.environment_source import EnvironmentSource, shown
@@ -174,8 +174,7 @@ def _unpacked(source: Path | str, stored: Stored, lease: Lease) -> ReadyEnvironm
 
 def host_environment(store_root: Path) -> ReadyEnvironment:
     """The interpreter that runs this server, with all packages installed next to naiad. Starts nothing."""
-    numpy = importlib.util.find_spec("numpy")
-    has_bytecode = numpy is not None and numpy.cached is not None and Path(numpy.cached).exists()
+    has_bytecode = Path(importlib.util.cache_from_source(np.__file__)).exists()
     return ReadyEnvironment(
         source=None,
         prefix=Path(sys.prefix),
@@ -183,10 +182,10 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
         version=sys.version_info[:3],
         cache_tag=sys.implementation.cache_tag or "",
         abi=str(sysconfig.get_config_var("SOABI") or ""),
-        numpy_version=importlib.metadata.version("numpy"),
+        numpy_version=np.__version__,
         is_host=True,
         bytecode=None if has_bytecode else store_root / "bytecode",
-        user_site=_lives_in_user_site(numpy.origin if numpy else None),
+        user_site=_lives_in_user_site(np.__file__),
     )
 
 

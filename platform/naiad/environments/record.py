@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,25 @@ def is_marked(entry: Path) -> bool:
 
 
 def write_record(
-    entry: Path, *, archive: str, interpreter: Interpreter, prefix: Path, needs_library_path: bool, has_bytecode: bool
+    entry: Path,
+    *,
+    archive: str,
+    interpreter: Interpreter,
+    prefix: Path,
+    needs_library_path: bool,
+    has_bytecode: bool,
+    size: Sequence[int],
 ) -> None:
     """Say that an entry is ready. Paths are kept relative to it, so that a store can be moved as a whole.
+
+    Args:
+        entry: Its folder.
+        archive: What it came from.
+        interpreter: What its interpreter said.
+        prefix: The environment in it.
+        needs_library_path: Whether its interpreter has to be told where its libraries are.
+        has_bytecode: Whether all of its bytecode is there.
+        size: How many files are in the environment, links to files included, and the sum of their sizes.
 
     Raises:
         OSError: If it cannot be written.
@@ -66,7 +83,7 @@ def write_record(
         "has_bytecode": has_bytecode,
         "interpreter": interpreter.as_json(),
         "boot": _boot(),
-        "size": _size(prefix),
+        "size": list(size),
     }
     jsonfile.write(entry / RECORD_NAME, record)
 
@@ -108,7 +125,7 @@ def _survived(entry: Path, record: dict[str, Any], prefix: Path) -> bool:
 
 
 def _size(prefix: Path) -> list[int]:
-    """Number of files and sum of their sizes."""
+    """Number of files, with links to files, and sum of their sizes."""
     files = [os.lstat(os.path.join(folder, name)) for folder, _, names in os.walk(prefix) for name in names]  # noqa: PTH118
     return [len(files), sum(facts.st_size for facts in files)]
 

@@ -31,21 +31,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from naiad.environments.archive import unpack
-from naiad.environments.asking import last_words, run_clean, run_script
 from naiad.environments.digest import Content, content_of, fingerprint
-from naiad.environments.file_digests import Written, record_files
+from naiad.environments.file_digests import Written
+from naiad.environments.finishing import finish
 from naiad.environments.manifest import read_manifest, require_usable_here
-from naiad.environments.prefix import ask_with_libraries, interpreter_of, require_interpreter, require_numpy
-from naiad.environments.probe import Interpreter, ask
+from naiad.environments.prefix import interpreter_of, require_interpreter
 from naiad.environments.progress import Reporter
-from naiad.environments.record import Stored, is_marked, read_record, write_record
+from naiad.environments.record import Stored, is_marked, read_record
 from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# Rewriting the prefixes of a large environment reads every text file of it.
-_SCRIPT_LIMIT = 600.0
-_COMPILED_AT_ONCE = 250
 
 
 class Store:
@@ -191,7 +187,7 @@ class Store:
         try:
             staged, written = self._stage(archive, content, origin, label)
             staged.rename(entry)
-            self._finish(entry, origin, written)
+            finish(entry, _environment_in(entry / "env"), origin, written)
         except OSError as error:
             raise _unwritable(self.root, error) from error
         finally:
@@ -227,33 +223,6 @@ class Store:
         staged.chmod(0o755)
         return staged, unpacked.written
 
-    def _finish(self, entry: Path, origin: str, written: Mapping[str, Written]) -> None:
-        """Fix prefixes at the final place, ask the interpreter, and say that the entry is ready."""
-        where = f"the execution environment {origin}"
-        prefix = _environment_in(entry / "env")
-        python = require_interpreter(prefix, where=where)
-        bytecode = entry / "bytecode"
-        try:
-            _fix_prefixes(prefix, python)
-            found, library_path = ask_with_libraries(python, prefix, ask)
-            has_bytecode = _complete_bytecode(python, library_path)
-            if not has_bytecode:
-                # Once more, to keep the bytecode of what every guest imports: the first one then starts warm.
-                ask(python, library_path=library_path, bytecode=bytecode)
-        except ExecutionEnvironmentError as error:
-            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
-        _check_whole(found, prefix, where)
-        require_numpy(found, where=where)
-        record_files(entry, written)
-        write_record(
-            entry,
-            archive=origin,
-            interpreter=found,
-            prefix=prefix,
-            needs_library_path=library_path is not None,
-            has_bytecode=has_bytecode,
-        )
-
 
 def _environment_in(folder: Path) -> Path:
     """The environment in an unpacked archive: the folder itself, or the only one in it (`tar czf x.tgz myenv`)."""
@@ -262,58 +231,6 @@ def _environment_in(folder: Path) -> Path:
         if len(children) == 1 and interpreter_of(children[0]) is not None:
             return children[0]
     return folder
-
-
-def _fix_prefixes(prefix: Path, python: Path) -> None:
-    """Run conda-pack's own script, which writes the environment's final path where packages recorded the old one.
-
-    Not with `-I`: the script imports a module from its own folder. It works once, at the final path.
-    """
-    script = prefix / "bin" / "conda-unpack"
-    if not script.is_file():
-        return
-    own = prefix / "lib"
-    run = run_clean(
-        [str(python), "-E", "-s", "-B", str(script)],
-        library_path=own if any(own.glob("libpython3*.so*")) else None,
-        time_limit=_SCRIPT_LIMIT,
-    )
-    if run.returncode != 0:
-        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {last_words(run)}")
-
-
-def _complete_bytecode(python: Path, library_path: Path | None) -> bool:
-    """Compile what lacks bytecode if it is little: at least what `conda-unpack` has just changed.
-
-    A file takes about 4 ms; packages that came wholly without bytecode can be ten thousands of files, most never
-    imported. Those compile as they are imported, into the entry's `bytecode` folder, once for all guests.
-
-    Returns:
-        Whether the environment has all of its bytecode now.
-    """
-    answer = run_script(
-        python,
-        "_bytecode_script.py",
-        mark="naiad-bytecode:",
-        arguments=[str(_COMPILED_AT_ONCE)],
-        library_path=library_path,
-        time_limit=_SCRIPT_LIMIT,
-    )
-    return answer.get("left") == 0
-
-
-def _check_whole(found: Interpreter, prefix: Path, where: str) -> None:
-    """Refuse an archive whose interpreter takes its standard library or libpython from outside of it."""
-    inside = prefix.resolve()
-    parts = [("standard library", found.base_prefix)]
-    if found.libpython is not None:
-        parts.append(("libpython", Path(found.libpython)))
-    for what, path in parts:
-        if not path.resolve().is_relative_to(inside):
-            raise ExecutionEnvironmentError(
-                f"{where} is not whole: its interpreter uses the {what} at {path}, outside of the archive; "
-                "pack a conda environment with conda-pack, or build one with `naiad env build`"
-            )
 
 
 def _children(folder: Path) -> Iterator[Path]:

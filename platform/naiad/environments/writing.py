@@ -8,25 +8,30 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from naiad.environments.file_digests import Written
+from naiad.environments.file_digests import HEAD_BYTES, Written
 
-__all__ = ["Writers", "set_mtime", "write_file"]
+__all__ = ["Writers", "set_mtime"]
 
 _THREADS = 2
 _BATCH_BYTES = 1 << 20
-_BATCH_FILES = 32
+_BATCH_FILES = 64
 _BATCHES = 8
+# O_EXCL and O_NOFOLLOW: whatever is in the way, it is not followed.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+# Beyond what any file system holds; some archives have times of another calendar.
+_LATEST = 1 << 33
 
 
 class _File(NamedTuple):
     path: str
     name: str
-    data: bytes
+    pieces: Sequence[bytes | memoryview]
     mode: int
     mtime: float
 
@@ -40,6 +45,8 @@ class Writers:
 
     def __init__(self) -> None:
         self.written: dict[str, Written] = {}
+        # Permissions that files get as they are asked for; what the umask takes away is given in a call of its own.
+        self._kept_modes: set[int] = set()
         self._batch: list[_File] = []
         self._batch_bytes = 0
         self._queue: queue.Queue[list[_File] | None] = queue.Queue(_BATCHES)
@@ -62,16 +69,51 @@ class Writers:
         for thread in self._threads:
             thread.join()
 
-    def add(self, path: str, name: str, data: bytes, mode: int, mtime: float) -> None:
-        """Have a file written soon.
+    def add(
+        self, path: str, name: str, pieces: Sequence[bytes | memoryview], size: int, mode: int, mtime: float
+    ) -> None:
+        """Have a file written soon, of as many bytes.
 
         Raises:
             OSError: If an earlier one could not be.
         """
-        self._batch.append(_File(path, name, data, mode, mtime))
-        self._batch_bytes += len(data)
+        self._batch.append(_File(path, name, pieces, mode, mtime))
+        self._batch_bytes += size
         if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_FILES:
             self._hand_over()
+
+    def write(self, path: str, name: str, pieces: Iterable[bytes | memoryview], mode: int, mtime: float) -> Written:
+        """Write a new file at once.
+
+        Raises:
+            OSError: If it cannot be written, or something of its name is there, be it a link to nowhere.
+        """
+        # Executable or not is kept; set-user-id and writable-by-others are nobody's business here.
+        wanted = (mode & 0o755) | 0o600
+        descriptor = os.open(path, _NEW, wanted)
+        try:
+            size, head = 0, b""
+            digest = hashlib.sha256()
+            for piece in pieces:
+                _write_all(descriptor, piece)
+                digest.update(piece)
+                head = head or bytes(piece[:HEAD_BYTES])
+                size += len(piece)
+            if wanted not in self._kept_modes:
+                self._set_mode(descriptor, wanted)
+            mtime_ns = set_mtime(descriptor, mtime)
+        finally:
+            os.close(descriptor)
+        self.written[name] = written = Written(
+            size, mtime_ns, digest.hexdigest(), head if name.endswith(".pyc") else b""
+        )
+        return written
+
+    def _set_mode(self, descriptor: int, wanted: int) -> None:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) == wanted:
+            self._kept_modes.add(wanted)
+        else:
+            os.fchmod(descriptor, wanted)
 
     def drain(self) -> None:
         """Wait until all is written.
@@ -100,37 +142,14 @@ class Writers:
                     # After an error the rest is thrown away, but taken: whoever hands it over must not wait for ever.
                     if self._error is not None:
                         break
-                    self.written[file.name] = write_file(file.path, (file.data,), file.mode, file.mtime)
+                    self.write(*file)
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that hands over
                 self._error = self._error or error
             finally:
                 self._queue.task_done()
 
 
-def write_file(path: str, pieces: Iterable[bytes], mode: int, mtime: float) -> Written:
-    """Write a new file.
-
-    Raises:
-        OSError: If it cannot be written, or something of its name is there, be it a link to nowhere.
-    """
-    # O_EXCL and O_NOFOLLOW: whatever is in the way, it is not followed.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        size = 0
-        digest = hashlib.sha256()
-        for piece in pieces:
-            _write_all(descriptor, piece)
-            digest.update(piece)
-            size += len(piece)
-        # Executable or not is kept; set-user-id and writable-by-others are nobody's business here.
-        os.fchmod(descriptor, (mode & 0o755) | 0o600)
-        mtime_ns = set_mtime(descriptor, mtime)
-    finally:
-        os.close(descriptor)
-    return Written(size, mtime_ns, digest.hexdigest())
-
-
-def _write_all(descriptor: int, piece: bytes) -> None:
+def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
     written = os.write(descriptor, piece)
     while written < len(piece):
         # A disk that is nearly full takes a part, and tells with the next call.
@@ -143,6 +162,7 @@ def set_mtime(path: str | int, mtime: float) -> int:
     Returns:
         It, in nanoseconds.
     """
-    nanoseconds = max(0, int(mtime * 1_000_000_000))
+    # In this order, what is no number at all becomes 0 as well.
+    nanoseconds = int(min(max(0, mtime), _LATEST) * 1_000_000_000)
     os.utime(path, ns=(nanoseconds, nanoseconds))
     return nanoseconds
