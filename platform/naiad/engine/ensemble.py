@@ -104,6 +104,10 @@ class EnsembleVersion:
         for run in list(self._runs.values()):
             run.give_up(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
+    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002
+        """None of its own: a model of its steps that is handing over finds those by itself."""
+        return False
+
     def finish_sequences(self) -> int:
         """Let no sequence begin any more in the models of its steps; how many are under way there."""
         return sum(member.finish_sequences() for member in self._members() if member is not None)

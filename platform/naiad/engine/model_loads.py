@@ -12,6 +12,7 @@ from typing import Any
 from naiad.config import model_config_pb2 as pb
 from naiad.config.model import freeze_version_policy
 from naiad.engine.ensemble_check import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.handover import Handover, newest
 from naiad.engine.loading import Loader
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
@@ -28,6 +29,9 @@ from naiad.repository.layout import ModelFiles, available_versions, versions_to_
 from naiad.repository.place import look_at
 
 logger = logging.getLogger("naiad.engine")
+
+_FINISH_SECONDS = 0.05
+"""How often to look whether the last sequence of a replaced version has ended."""
 
 
 class ModelLoads:
@@ -103,9 +107,42 @@ class ModelLoads:
         self._unloads[task] = name
         task.add_done_callback(self._unloads.pop)
 
+    def _replace(self, key: str, record: VersionRecord, before: ServedVersion, loaded: ServedVersion) -> None:
+        """Let *loaded* serve in the place of *before*, which finishes what it has begun."""
+        if not before.finish_sequences():
+            record.loaded = loaded
+            self._in_background(key, self._end(before))
+            return
+        record.loaded = handover = Handover(before, loaded)
+        self._registry.by_number[handover.number] = handover
+        self._in_background(key, self._hand_over(key, record, newest(before)))
+
+    async def _hand_over(self, key: str, record: VersionRecord, old: ServedVersion) -> None:
+        """Wait for the sequences of an old version, for as long as an exit would, then end it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.exit_timeout
+        while old.finish_sequences() and loop.time() < deadline:
+            now = record.loaded  # another handover, if the model was loaded anew once more
+            if not isinstance(now, Handover) or now.is_over or old not in now.olds:
+                break
+            await asyncio.sleep(_FINISH_SECONDS)
+        now = record.loaded
+        if isinstance(now, Handover) and old in now.olds:
+            now.olds.remove(old)
+            if not now.olds:
+                record.loaded = now.new
+                self._registry.changed(key)
+        await self._end(old)
+
     async def _end(self, version: ServedVersion) -> None:
+        if isinstance(version, Handover):
+            version.give_up()
+            version = version.new
         await version.stop(self._settings.exit_timeout)
-        self._registry.by_number.pop(version.number, None)
+        by_number = self._registry.by_number
+        # A handover stays for the requests that came through it, as long as the version that most of them went to.
+        for number in [number for number, each in by_number.items() if newest(each) is version]:
+            del by_number[number]
         if self._cache is not None:
             self._cache.forget(version.number)
         self._sources.pop(version.number, None)
@@ -210,8 +247,7 @@ class ModelLoads:
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
-            record.loaded = loaded
-            self._in_background(files.key, self._end(before))
+            self._replace(files.key, record, before, loaded)
         self._registry.changed(files.key)  # at once: what stops must not be found by a request any more
 
     async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:

@@ -67,6 +67,9 @@ class ServedVersion(Protocol):
     def finish_sequences(self) -> int:
         """Let no sequence begin any more; how many are under way."""
 
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Whether a sequence of that id is under way."""
+
     def is_ready(self) -> bool:
         """Whether it can serve now."""
 

@@ -185,6 +185,10 @@ class Traffic:
         self._scheduler.close()
         return self._scheduler.open_count
 
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Whether a sequence of that id is under way."""
+        return isinstance(self._scheduler, SequenceScheduler) and self._scheduler.has(correlation_id)
+
     def is_waiting(self, key: int) -> bool:
         """Whether the request waits for an instance."""
         pending = self._pending.get(key)

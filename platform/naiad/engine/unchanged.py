@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from naiad.config.environment_source import EnvironmentSource
+from naiad.engine.handover import newest
 from naiad.engine.registry import ModelRecord
 from naiad.engine.version import ModelVersion
 from naiad.lifecycle.polling import Signature
@@ -34,7 +35,8 @@ def look_around(own: Signature | None, model: ModelRecord) -> Signature | None:
         return None
     signature = dict(own)
     for version in model.serving():
-        resolution = version.resolution if isinstance(version, ModelVersion) else None
+        loaded = newest(version)
+        resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
         if resolution is None or not _add(signature, resolution):
             return None
     return signature

@@ -73,6 +73,10 @@ class SequenceScheduler(Generic[Instance, Item]):
         """How many sequences have begun and not ended."""
         return len(self._open)
 
+    def has(self, correlation_id: int | str) -> bool:
+        """Whether a sequence of that id has begun and not ended."""
+        return correlation_id in self._open
+
     # -- instances ----------------------------------------------------------------------------------------------
 
     def add(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
