@@ -85,7 +85,7 @@ class Echo:
 
     def filled(self, size: int) -> None:
         self.direct += size
-        self.content += self._room[:size]
+        self.received(self._room, 0, size, False)
 
     def left(self, mark: object) -> None:
         self.marks.append(mark)

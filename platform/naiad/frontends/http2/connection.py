@@ -371,28 +371,26 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
 
     def _close_if_drained(self) -> None:
         if self._most_accepted < MAX_STREAM and not self.streams and not self._is_over:
-            self._linger()
+            self._linger(is_orderly=True)
 
     def give_up(self, code: ErrorCode, text: str) -> None:
         """End the connection, and say why."""
         if self._is_over:
             return
         self._write(frames.go_away(self._last, code, text))
-        self._linger()
+        self._linger(is_orderly=False)
         self._cancel_all()
 
-    def _linger(self) -> None:
-        """Close once the client has read what was said: a close with unread bytes would take it away from it."""
-        self._is_over = True
-        if self._transport is None:
-            return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._loop.call_later(_LINGER, self._close)
+    def _linger(self, *, is_orderly: bool) -> None:
+        """Close once the client has read what was said: a close with unread bytes would take it away from it.
 
-    def _close(self) -> None:
+        What is not sent by then still is in an orderly end.
+        """
+        self._is_over = True
         if self._transport is not None:
-            self._transport.close()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self._loop.call_later(_LINGER, self._transport.close if is_orderly else self._transport.abort)
 
     def abort(self) -> None:
         """End the connection without a word."""

@@ -202,7 +202,7 @@ class Receiving(Sending):
     # -- for the whole connection -------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._is_over:  # nothing may follow a GOAWAY that is meant
             self._transport.write(data)
 
     def _greeted(self) -> None:
