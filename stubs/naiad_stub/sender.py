@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from naiad_stub import wire
-from naiad_stub.channel import Channel, Waiter, running_loop
+from naiad_stub.channel import Channel, HostGoneError, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
 from naiad_stub.response import InferenceResponse
@@ -93,7 +93,12 @@ class Answers:
             if self._sending.decoupled:
                 self._sent += size + _OVERHEAD_BYTES
                 self._sizes.append(size + _OVERHEAD_BYTES)
-            self._sending.channel.send(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
+            channel = self._sending.channel
+            # Whoever is sending takes it along, and this thread need not wait: a model that answers many requests at
+            # a time does so from as many threads, and each message alone would wake the host.
+            channel.post(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
+            if channel.is_gone:
+                raise HostGoneError
 
     def _wait_for_reader(self, ticket: Ticket) -> None:
         self._sending.channel.poll()

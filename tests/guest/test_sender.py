@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
 import sys
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from naiad_stub.exchange import Batch, Ticket
-from naiad_stub.sender import Sending
+from naiad_stub import wire
+from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.exceptions import TritonError
+from naiad_stub.exchange import Batch, ResponseWriter, Ticket
+from naiad_stub.response import InferenceResponse
+from naiad_stub.sender import InferenceResponseSender, Sending
 
 
 @pytest.fixture
@@ -38,3 +46,68 @@ def test_threads_that_answer_at_once_share_one_account(eager_threads):
         for thread in threads:
             thread.join()
         assert {id(answers) for answers in found} == {id(ticket.answers)}
+
+
+class Line:
+    """A channel whose host reads when the test says, and senders of requests on it."""
+
+    def __init__(self, ours: socket.socket, hosts: socket.socket) -> None:
+        self.channel = Channel(ours)
+        self.host = hosts
+        self._sending = Sending(self.channel, ResponseWriter(None, ()), "m", print, decoupled=True)
+        self._tickets: list[Ticket] = []
+
+    def sender(self, key: int) -> InferenceResponseSender:
+        self._tickets.append(Ticket(key, (), Batch(key, -1, None)))
+        return InferenceResponseSender._of(self._sending, self._tickets[-1])
+
+    def read(self, count: int) -> list[tuple[int, str]]:
+        """Keys and texts of the next *count* responses."""
+        reader, found = wire.FrameReader(), []
+        while len(found) < count:
+            for kind, payload in reader.feed(self.host.recv(1 << 16)):
+                assert kind == wire.Kind.RESPONSES
+                at = wire.RESPONSES_HEAD.size
+                key = wire.RESPONSE_HEAD.unpack_from(payload, at)[0]
+                found.append((key, payload[at + wire.RESPONSE_HEAD.size :].decode()))
+        return found
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    ours, hosts = socket.socketpair()
+    with contextlib.closing(ours), contextlib.closing(hosts):
+        yield Line(ours, hosts)
+
+
+def saying(text: str) -> InferenceResponse:
+    return InferenceResponse(error=TritonError(text))
+
+
+def test_a_thread_that_sends_takes_along_what_others_send_meanwhile(line: Line):
+    """They need not wait for it, and the order of each request's responses is kept."""
+    long = "x" * (4 << 20)
+    busy, other, third = (line.sender(key) for key in (1, 2, 3))
+    sending = threading.Thread(target=busy.send, args=(saying(long),))
+    sending.start()
+    assert select.select([line.host], [], [], 20)[0], "it sends, and cannot go on before the host reads"
+    for number in range(3):
+        other.send(saying(f"other {number}"))
+        third.send(saying(f"third {number}"))
+    assert sending.is_alive()
+    found = line.read(7)
+    sending.join(20)
+    assert found[0] == (1, long)
+    assert [text for key, text in found if key == 2] == [f"other {number}" for number in range(3)]
+    assert [text for key, text in found if key == 3] == [f"third {number}" for number in range(3)]
+    for sender in (busy, other, third):
+        sender.send(flags=1)
+
+
+def test_nothing_is_sent_to_a_host_that_is_gone(line: Line):
+    sender = line.sender(1)
+    line.host.close()
+    with pytest.raises(HostGoneError):
+        line.channel.receive()
+    with pytest.raises(HostGoneError):
+        sender.send(saying("too late"))
