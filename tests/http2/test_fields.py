@@ -1,0 +1,108 @@
+"""Blocks of fields: decoded once, encoded to constant bytes, and always what hpack says."""
+
+from __future__ import annotations
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naiad.frontends.http2.fields import FieldReader, FieldWriter, changes_table
+from naiad.frontends.http2.frames import ConnectionProblem
+
+NAMES = st.sampled_from([b"a", b"b", b"content-type", b":status", b"long-name-" * 20])
+VALUES = st.binary(max_size=200) | st.sampled_from([b"", b"200", b"x" * 5000])
+FIELDS = st.lists(st.tuples(NAMES, VALUES), min_size=1, max_size=5)
+
+
+def plain(fields):
+    return tuple((bytes(name), bytes(value)) for name, value in fields)
+
+
+@given(st.lists(st.tuples(FIELDS, st.booleans()), max_size=12))
+def test_blocks_mean_what_hpack_says_however_often_they_come(blocks):
+    encoder, plain_decoder = hpack.Encoder(), hpack.Decoder(max_header_list_size=1 << 20)
+    reader = FieldReader(lambda fields: fields, 1 << 20)
+    for fields, sensitive in blocks:
+        for _ in range(3):
+            block = encoder.encode([(*field, sensitive) for field in fields])
+            assert reader.read(block) == plain(plain_decoder.decode(block, raw=True))
+
+
+def test_a_block_that_comes_again_is_interpreted_once():
+    encoder, seen = hpack.Encoder(), []
+    reader = FieldReader(lambda fields: seen.append(fields) or len(seen), 1 << 16)
+    fields = [(":method", "POST"), ("x", "y")]
+    answers = [reader.read(encoder.encode(fields)) for _ in range(5)]
+    assert answers == [1, 2, 2, 2, 2]
+    reader.read(encoder.encode([("new", "field")]))
+    moved = encoder.encode(fields)
+    assert [reader.read(moved), reader.read(moved)] == [4, 4]
+    assert seen[3] == plain([(b":method", b"POST"), (b"x", b"y")])
+
+
+@pytest.mark.parametrize(
+    ("block", "changes"),
+    [
+        (b"\x82\x86", False),
+        (b"\xff\x80\x01", False),
+        (b"\x00\x01a\x01b\x82", False),
+        (b"\x10\x01a\x01b", False),
+        (b"\x0f\x10\x01b", False),
+        (b"\x00\x01a\x7f\x01" + bytes(128), False),
+        (b"\x40\x01a\x01b", True),
+        (b"\x82\x41\x01b", True),
+        (b"\x20", True),
+        (b"\x00\x05a", True),
+        (b"\xff", True),
+        (b"", False),
+    ],
+)
+def test_what_changes_the_table_is_told_from_the_bytes(block, changes):
+    assert changes_table(block) is changes
+
+
+@pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff\xff\xff", b"\x80", b"\x00\x05a", b"\x00\x81\xff\x01b"])
+def test_what_cannot_be_decoded_is_the_connections_problem(block):
+    with pytest.raises(ConnectionProblem, match="COMPRESSION_ERROR"):
+        FieldReader(lambda fields: fields, 1 << 16).read(block)
+
+
+BEGIN = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"other", b"x"))
+OK = ((b"grpc-status", b"0"),)
+
+
+def test_constant_fields_become_constant_bytes_that_a_client_understands():
+    writer, decoder = FieldWriter(), hpack.Decoder()
+    sent = []
+    for round_ in range(6):
+        for fields in (BEGIN, OK):
+            block = writer.constant(fields)
+            assert plain(decoder.decode(block, raw=True)) == fields
+            sent.append(block)
+        varying = (*BEGIN, (b"grpc-message", str(round_).encode() * 100))
+        assert plain(decoder.decode(writer.once(varying), raw=True)) == varying
+    assert sent[2:4] == sent[4:6] == sent[-2:]
+    assert [len(block) for block in sent[-2:]] == [3, 1]
+
+
+@given(st.lists(st.sampled_from([BEGIN, OK, (*BEGIN[:2], (b"grpc-encoding", b"gzip")), "once"]), max_size=20))
+def test_constant_fields_may_come_in_any_order(sequence):
+    writer, decoder = FieldWriter(), hpack.Decoder()
+    for each in sequence:
+        fields = BEGIN if each == "once" else each
+        block = writer.once(fields) if each == "once" else writer.constant(fields)
+        assert plain(decoder.decode(block, raw=True)) == fields
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_client_with_a_small_table_is_told_that_none_is_used(size):
+    writer, decoder = FieldWriter(), hpack.Decoder()
+    decoder.decode(writer.constant(BEGIN))
+    writer.resize(size)
+    decoder.max_allowed_table_size = size
+    for _ in range(3):
+        assert plain(decoder.decode(writer.constant(BEGIN), raw=True)) == BEGIN
+        assert plain(decoder.decode(writer.once(OK), raw=True)) == OK
+    assert decoder.header_table_size == 0
+    writer.resize(4096)
+    assert plain(decoder.decode(writer.constant(BEGIN), raw=True)) == BEGIN

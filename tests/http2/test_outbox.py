@@ -1,0 +1,62 @@
+"""What waits on a stream leaves in order, in frames, and whole."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from naiad.frontends.http2.frames import DATA, HEAD
+from naiad.frontends.http2.outbox import Outbox
+
+
+def contents(made):
+    """The payloads of frames in a list of pieces."""
+    data, found = b"".join(made), []
+    while data:
+        high, low, kind, flags, stream = HEAD.unpack_from(data)
+        assert (kind, flags, stream) == (DATA, 0, 5)
+        end = HEAD.size + (high << 8 | low)
+        found.append(data[HEAD.size : end])
+        data = data[end:]
+    return found
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=6),
+    st.lists(st.integers(0, 50), min_size=1, max_size=30),
+    st.integers(1, 30),
+)
+def test_messages_come_out_as_they_went_in(messages, windows, frame_size):
+    outbox = Outbox()
+    for number, parts in enumerate(messages):
+        outbox.put(parts, number)
+    out, marks, after = b"", [], 0
+    total = b"".join(b"".join(parts) for parts in messages)
+    ends = [len(b"".join(b"".join(parts) for parts in messages[: n + 1])) for n in range(len(messages))]
+    for window in (*windows, 10_000):
+        made, size, left = outbox.take(5, window, frame_size)
+        found = contents(made)
+        assert sum(map(len, found)) == size <= window
+        assert all(0 < len(each) <= frame_size for each in found)
+        out += b"".join(found)
+        marks += left
+        after = len(out)
+        assert marks == list(range(len(marks)))
+        assert len(marks) == sum(end <= after for end in ends) if after else True
+    assert (out, marks, outbox.size, bool(outbox)) == (total, list(range(len(messages))), 0, False)
+
+
+def test_views_of_any_type_and_shape_are_cut_by_their_bytes():
+    outbox = Outbox()
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    outbox.put([memoryview(array), memoryview(np.empty((0, 3)))], None)
+    assert outbox.size == 24
+    assert b"".join(contents(outbox.take(5, 7, 100)[0]) + contents(outbox.take(5, 100, 100)[0])) == array.tobytes()
+
+
+def test_long_parts_are_views_and_no_copies():
+    outbox, big = Outbox(), bytearray(1000)
+    outbox.put([big])
+    made, _, _ = outbox.take(5, 600, 300)
+    big[0] = 7
+    assert contents(made)[0][0] == 7
