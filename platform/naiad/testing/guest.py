@@ -22,6 +22,7 @@ from naiad_stub.sender import InferenceResponseSender, Sending
 from naiad_stub.tensor import Tensor
 
 from naiad.errors import Code, ModelError
+from naiad.testing.states import Kept
 from naiad.testing.values import Request, Response, response_of
 
 _CODES = tuple(Code)
@@ -49,7 +50,10 @@ class Exchange:
         wants_again: Whether the model wants to be given the request again.
     """
 
-    def __init__(self, request: Request, make: Callable[[Ticket], InferenceRequest], requested: Any) -> None:
+    def __init__(
+        self, request: Request, make: Callable[[Ticket], InferenceRequest], requested: Any, kept: Kept | None = None
+    ) -> None:
+        self._kept = kept
         self.request = request
         self.make = make
         self.requested = requested
@@ -61,6 +65,8 @@ class Exchange:
     def take(self, response: Response | None, *, final: bool) -> None:
         """Note a response, or None for a mark alone."""
         with self._changed:
+            if response is not None and self._kept is not None:
+                response = self._kept.take(response)
             if response is not None:
                 self.responses.append(response)
             self._is_final = self._is_final or final
@@ -218,7 +224,13 @@ class Guest:
 
 
 class _Channel:
-    """The guest's end of a socket that is not there."""
+    """The guest's end of a socket that is not there.
+
+    Attributes:
+        is_gone: Whether the host has ended, which is the test itself.
+    """
+
+    is_gone = False
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
         self.handlers: dict[int, Callable[[bytes], None]] = {}
@@ -298,8 +310,10 @@ def is_cancelled(ticket: Ticket) -> bool:
     return batch.guest.sending.is_cancelled(ticket)
 
 
-def received_request(request: Request, tensors: list[Tensor], requested: Any, parameters: str) -> Any:
-    """What makes the request that the model sees, from a ticket."""
+def received_request(
+    request: Request, tensors: list[Tensor], requested: Any, parameters: str, kept: Kept | None = None
+) -> Any:
+    """What makes the request that the model sees, from a ticket; with the states as they are by then."""
 
     def make(ticket: Ticket) -> InferenceRequest:
         return InferenceRequest._received(  # noqa: SLF001 - made for this
@@ -307,7 +321,7 @@ def received_request(request: Request, tensors: list[Tensor], requested: Any, pa
             request.correlation_id,
             request.flags,
             request.timeout,
-            list(tensors),
+            [*tensors, *(kept.tensors() if kept is not None else ())],
             requested,
             parameters,
             ticket,

@@ -35,6 +35,7 @@ from naiad.testing.fakes import Fake, FakeDesk
 from naiad.testing.guest import AnyName, Exchange, Guest, received_request
 from naiad.testing.metrics import MetricDesk
 from naiad.testing.modules import ModelModules
+from naiad.testing.states import StateDesk
 from naiad.testing.values import Call, LogRecord, Parameter, Request, Response, tensor_of
 
 __all__ = ["ModelUnderTest", "load"]
@@ -105,6 +106,7 @@ class ModelUnderTest:
         self._modules = ModelModules(str(source.version_dir), *_folders(source))
         self._config: ModelConfig = freeze(source.message)
         self._check: RequestCheck | None = None
+        self._states: StateDesk | None = None
         self._guest: Guest | None = None
         self._may_call = False
         self._is_open = False
@@ -272,6 +274,7 @@ class ModelUnderTest:
         message = complete(source.message, model_class, utils.ModelConfig)
         validate(message, with_io=source.model_file is not None)
         self._config = config = freeze(message)
+        self._states = StateDesk(config, source.model_dir)
         if config.inputs or source.model_file is not None:
             self._check = RequestCheck(config)
         self.config = to_json(config.message)
@@ -337,10 +340,13 @@ class ModelUnderTest:
                 for tensor, item in zip(tensors, described, strict=True)
             ]
         requested: Any = list(request.requested_outputs) or [tensor.name for tensor in self._config.outputs]
+        requested = requested or AnyName()
         parameters = json.dumps(dict(request.parameters)) if request.parameters else ""
-        return Exchange(
-            request, received_request(request, tensors, requested or AnyName(), parameters), requested or AnyName()
-        )
+        kept = None if self._states is None else self._states.kept_for(request)
+        make = received_request(request, tensors, requested, parameters, kept)
+        if self._states is not None and isinstance(requested, list):
+            requested = [*requested, *self._states.outputs]  # which a model may send without having been asked
+        return Exchange(request, make, requested, kept)
 
 
 @contextlib.contextmanager
