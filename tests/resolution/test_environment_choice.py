@@ -152,6 +152,8 @@ SHELVES = (Path("/envs1"), Path("/envs2"))
             EnvironmentSource(path=Path("/repo/m/e.tgz"), digest=DIGEST),
         ),
         ("file:///some%20where/e.tgz", {"/some where/e.tgz"}, Path("/some where/e.tgz")),
+        ("file:///some/folder", {"/some/folder"}, Path("/some/folder")),
+        ("FILE://localhost/some/folder/", {"/some/folder"}, Path("/some/folder")),
         ("s3://bucket/e.tgz", set(), EnvironmentSource(uri="s3://bucket/e.tgz")),
         (f"https://h/e.tgz@sha256:{DIGEST}", set(), EnvironmentSource(uri="https://h/e.tgz", digest=DIGEST)),
         ("$$NAIAD_VERSION_DIRECTORY/e.tgz", {"/repo/m/1/e.tgz"}, Path("/repo/m/1/e.tgz")),
@@ -160,6 +162,15 @@ SHELVES = (Path("/envs1"), Path("/envs2"))
 def test_an_environment_is_found_by_name_digest_or_uri(text, there, found):
     parameters = {"EXECUTION_ENV_PATH": text}
     assert resolve_m({OWN, *there}, parameters=parameters, environment_directories=SHELVES).environment == found
+
+
+def test_a_file_of_another_host_is_refused():
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN, "/e"}, parameters={"EXECUTION_ENV_PATH": "file://far/e"})
+    expected = (
+        "'file://far/e' is on the host 'far', and file:// names what is on this one; write file:///e if that is meant"
+    )
+    assert expected in caught.value.message
 
 
 def test_every_place_that_a_name_was_looked_for_in_is_told():

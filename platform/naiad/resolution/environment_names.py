@@ -24,7 +24,7 @@ _ENDINGS = ("", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".
 _RULES = (
     "a path may be absolute, relative to the model's directory (in a backend.toml, the backend's), or start with "
     f"{MODEL_DIRECTORY_KEYWORD} or {VERSION_DIRECTORY_KEYWORD}, and names an archive or a directory; env://NAME is "
-    "one in an --env-directory, and URIs such as s3://, gs:// and https:// name archives"
+    "one in an --env-directory, file:// is a path, and URIs such as s3://, gs:// and https:// name archives"
 )
 
 
@@ -105,7 +105,13 @@ def _find_named(name: str, text: str, origin: str, places: Places, files: Files)
 def _path(name: str, text: str, origin: str, places: Places) -> Path:
     """The path that a text without scheme stands for, or one of `file://`."""
     if is_uri(name):
-        return Path(unquote(urlsplit(name).path))
+        parts = urlsplit(name)
+        if parts.netloc not in {"", "localhost"}:
+            raise ResolutionError(
+                f"{origin}: '{text}' is on the host '{parts.netloc}', and file:// names what is on this one; write "
+                f"file://{parts.path} if that is meant; {_RULES}"
+            )
+        return Path(unquote(parts.path))
     for keyword, directory in _keywords(places):
         before, found, rest = name.partition(keyword)
         if not found:
