@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import tritonclient.grpc
 from serving.repositories import infer, repository, values
 from support.server import ServerProcess, free_ports
 
@@ -46,3 +48,28 @@ def test_a_server_may_be_verbose_from_the_start_and_on_the_port_of_openais_api(t
         server.http_port = port
         assert said(server)[0] == "HTTP request: 0 /v2/health/ready"
         assert said(server)[-1] == "HTTP request: 0 /v1/models"
+
+
+def test_each_grpc_call_is_a_line_of_a_verbose_log_and_of_no_other(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    tensor = tritonclient.grpc.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    with (
+        ServerProcess(models, work=tmp_path) as server,
+        tritonclient.grpc.InferenceServerClient(server.grpc_url) as client,
+    ):
+        client.is_server_live()
+        client.update_log_settings({"log_verbose_level": 1})
+        client.is_model_ready("identity")
+        client.infer("identity", [tensor])
+        client.start_stream(lambda result, error: None)
+        client.async_stream_infer("identity", [tensor])
+        client.stop_stream()
+        client.update_log_settings({"log_verbose_level": 0})
+        client.infer("identity", [tensor])
+        assert re.findall(r'"(Process for [^"]*)"', server.log) == [
+            "Process for ModelReady, rpc_ok=1, 0 step START",
+            "Process for ModelInferHandler, rpc_ok=1, 1 step START",
+            "Process for ModelStreamInferHandler, rpc_ok=1, context 0, 2 step START",
+            "Process for Logging, rpc_ok=1, 3 step START",
+        ]

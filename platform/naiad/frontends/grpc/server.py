@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import socket
 from collections.abc import Mapping
 
@@ -24,6 +26,14 @@ from naiad.frontends.http2.limits import Limits
 from naiad.frontends.http2.stream import Receiver, Stream
 from naiad.frontends.tls import grpc_context
 
+logger = logging.getLogger("naiad.grpc")
+
+_HANDLERS = {
+    "LogSettings": ("Logging", ""),
+    "ModelInfer": ("ModelInferHandler", ""),
+    "ModelStreamInfer": ("ModelStreamInferHandler", " context 0,"),
+    "TraceSetting": ("Trace", ""),
+}
 _BACKLOG = 1024
 _MOMENT = 0.1
 """Seconds that connections have to end at least: answers may still be on their way."""
@@ -139,6 +149,8 @@ class GrpcApplication:
             return guard.why_not(method.name, metadata)
 
         self._serving = serving
+        self._log = serving.extensions.log
+        self._logged = itertools.count()
         self._heads = HeadReader(
             methods_of(serving.service), why_not, level=settings.response_compression, most=limits.fields_size
         )
@@ -150,10 +162,17 @@ class GrpcApplication:
     def open(self, stream: Stream, request: Head) -> Receiver | None:
         """Begin to answer a call."""
         if request.method is not None:
+            if self._log.is_verbose:
+                self._log_call(request.method.name)
             return request.method.begin(stream, request, self._serving)
         assert request.refusal is not None
         stream.connection.start(stream, request.refusal, is_constant=False, ends=True)
         return None
+
+    def _log_call(self, name: str) -> None:
+        """Log that a call begins, in the words of the reference (SRV src/grpc/), which says more of its inner life."""
+        handler, context = _HANDLERS.get(name, (name, ""))
+        logger.debug("Process for %s, rpc_ok=1,%s %d step START", handler, context, next(self._logged))
 
 
 def _listening(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
