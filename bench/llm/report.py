@@ -24,7 +24,9 @@ answer's end. First: milliseconds to the first text, median of the streams. CPU:
 engine included. Client, server and engine share the machine's cores; the engine has all but one of them. `tiny` is the
 least model that llama.cpp runs, noise of one layer: llama.cpp handles it at thousands of tokens per second, each of
 which is a response of its own, so that what is measured is the way of a token through `model.py` and the server. The
-clients are plain sockets that take nothing apart but frames of HTTP/2."""
+clients are plain sockets that take nothing apart but frames of HTTP/2. llama.cpp does the same work for a token of the
+real model in a script and in a guest: where the guest took more or less CPU than the engine by far more than the server
+did, the machine was of another speed in that turn, and the ratio is no better than that."""
 _BUSY = " **The machine was busy with other work: ratios between lines mean little, and rates less.**"
 
 
