@@ -9,7 +9,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fuzz import config_target, grpc_target, http_target, samples
+from fuzz import config_target, grpc_target, http2_target, http_target, samples
 from fuzz.mutations import messages, misstated, spoiled
 from google.protobuf import json_format, text_format
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -77,11 +77,11 @@ def prepared(folder: Path) -> Iterator[list[Campaign]]:
         region = SharedMemory(samples.KEY, create=True, size=4096)
         stack.callback(region.unlink)
         stack.callback(region.close)
-        http, grpc = http_target.HttpTarget(), grpc_target.GrpcTarget()
-        stack.callback(http.close)
-        stack.callback(grpc.close)
+        http, grpc, http2 = http_target.HttpTarget(), grpc_target.GrpcTarget(), http2_target.Http2Target()
+        for target in (http, grpc, http2):
+            stack.callback(target.close)
         config = config_target.ConfigTarget(folder)
-        yield [*_of_http(http), *_of_grpc(grpc), *_of_configurations(config)]
+        yield [*_of_http(http), *_of_grpc(grpc), _of_http2(http2), *_of_configurations(config)]
 
 
 def against_server(target: Any) -> list[Campaign]:
@@ -99,7 +99,7 @@ def _of_http(target: Any) -> list[Campaign]:
         lambda sample: st.tuples(st.just(sample[0]), spoiled(st.just(sample[1])))
     )
     return [
-        Campaign("HTTP: requests with changed bytes, some behind each other, in pieces", 0.25, st.tuples(requests, cuts), target.try_bytes, target),
+        Campaign("HTTP: requests with changed bytes, some behind each other, in pieces", 0.2, st.tuples(requests, cuts), target.try_bytes, target),
         Campaign("HTTP: bodies with changed values", 0.2, bodies, target.try_body, target),
         Campaign("HTTP: bodies with changed bytes", 0.1, broken, target.try_body, target),
     ]  # fmt: skip
@@ -123,6 +123,29 @@ def _of_grpc(target: Any) -> list[Campaign]:
         Campaign("gRPC: good messages with more behind them", 0.1, merged, target.try_call, target),
         Campaign("gRPC: streams of either", 0.05, streams, target.try_stream, target),
     ]
+
+
+def _of_http2(target: Any) -> Campaign:
+    begun = [
+        st.builds(http2_target.head_of, st.just(number), st.sampled_from(http2_target.METHODS), is_cut=st.booleans())
+        for number in (1, 3, 5, 7)
+    ]
+    content = [st.sampled_from(http2_target.contents_of(number)) for number in (1, 3, 5, 7)]
+    whole = st.sampled_from(http2_target.OF_CONNECTION)
+    # Each stream begins before it goes on, and most are left as they are, or few would come far.
+    turns = [
+        st.tuples(begun[number], st.lists(st.one_of(*content[: number + 1], whole), max_size=4)) for number in range(4)
+    ]
+    good = st.tuples(*turns).map(lambda all_: [frame for first, rest in all_ for frame in (first, *rest)])
+    spoilt = good.flatmap(
+        lambda sent: st.tuples(*(spoiled(st.just(frame)) for frame in sent[-4:])).map(lambda end: [*sent[:-4], *end])
+    )
+    mixed = st.lists(st.one_of(*begun, *content, whole), max_size=12)
+    cuts = st.lists(st.integers(0, 1 << 16), max_size=4)
+    sent = st.one_of(good, good, spoilt, mixed)
+    return Campaign(
+        "HTTP/2: frames in any order, some with changed bytes", 0.05, st.tuples(sent, cuts), target.try_frames, target
+    )
 
 
 def _made(method: str) -> st.SearchStrategy[bytes]:

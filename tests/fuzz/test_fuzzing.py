@@ -15,6 +15,7 @@ NAMES = (
     "gRPC: messages made up",
     "gRPC: good messages with more behind them",
     "gRPC: streams of either",
+    "HTTP/2: frames in any order, some with changed bytes",
     "configurations with changed bytes",
     "configurations made up, as text and JSON",
 )

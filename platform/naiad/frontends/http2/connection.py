@@ -45,7 +45,7 @@ _LINGER = 1.0
 """Seconds that a client is given to read why its connection ends."""
 _REMEMBERED = 1024
 """How many streams that ended early are remembered: their clients may not know yet."""
-_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: 4, PRIORITY: 5}
+_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: frames.WINDOW_UPDATE_SIZE, PRIORITY: 5}
 _OF_STREAMS = {RST_STREAM, PRIORITY}
 _OF_CONNECTION = {SETTINGS, PING, GOAWAY}
 
@@ -248,9 +248,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
             raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, problem)
         if (kind in _OF_STREAMS and not number) or (kind in _OF_CONNECTION and number):
             raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"a frame of kind {kind} on stream {number}")
-        if kind == WINDOW_UPDATE:
-            self._window_update(number, frames.read_number(payload))
-        elif kind == RST_STREAM:
+        if kind == RST_STREAM:
             self._client_reset(number)
         elif kind == PING:
             self._ping(flags, payload)

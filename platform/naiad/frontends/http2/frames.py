@@ -26,6 +26,7 @@ DEFAULT_WINDOW = (1 << 16) - 1
 MAX_WINDOW = (1 << 31) - 1
 MAX_STREAM = (1 << 31) - 1
 
+WINDOW_UPDATE_SIZE = 4
 _PRIORITY_SIZE = 5
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")
@@ -148,11 +149,6 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     if len(payload) % _SETTING.size:
         raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     return list(_SETTING.iter_unpack(payload))
-
-
-def read_number(payload: bytes) -> int:
-    """The 31 bits of a window's increment."""
-    return int(_NUMBER.unpack(payload)[0]) & MAX_WINDOW
 
 
 def content(kind: int, flags: int, payload_start: int, payload_end: int, data: bytes) -> tuple[int, int]:

@@ -18,8 +18,11 @@ from naiad.frontends.http2.frames import (
     HEAD_SIZE,
     HEADERS,
     MAX_STREAM,
+    MAX_WINDOW,
     PADDED,
     PREFACE,
+    WINDOW_UPDATE,
+    WINDOW_UPDATE_SIZE,
     ConnectionProblem,
     ErrorCode,
     StreamProblem,
@@ -83,18 +86,23 @@ class Receiving(Sending):
                     return
                 break
             try:
-                if self._begun is not None:
-                    self._continue(kind, flags, number, data[start:end])
-                elif kind == DATA:
-                    self._data(flags, number, data, start, end)
-                elif kind == HEADERS:
-                    self._headers(flags, number, data, start, end)
-                else:
-                    self._other(kind, flags, number, data[start:end])
+                self._frame(kind, flags, number, data, start, end)
             except StreamProblem as problem:
                 self._break_off(problem)
             position = end
         self._rest = data[position:] if position < size else b""
+
+    def _frame(self, kind: int, flags: int, number: int, data: bytes, start: int, end: int) -> None:
+        if self._begun is not None:
+            self._continue(kind, flags, number, data[start:end])
+        elif kind == DATA:
+            self._data(flags, number, data, start, end)
+        elif kind == HEADERS:
+            self._headers(flags, number, data, start, end)
+        elif kind == WINDOW_UPDATE and end - start == WINDOW_UPDATE_SIZE:
+            self._window_update(number, int.from_bytes(data[start:end], "big") & MAX_WINDOW)
+        else:
+            self._other(kind, flags, number, data[start:end])
 
     # -- DATA ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +223,10 @@ class Receiving(Sending):
 
     def _continue(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """The frame after one with part of a block of fields."""
+        raise NotImplementedError
+
+    def _window_update(self, number: int, size: int) -> None:
+        """The client takes more: of stream *number*, or of all together where that is 0."""
         raise NotImplementedError
 
     def _other(self, kind: int, flags: int, number: int, payload: bytes) -> None:

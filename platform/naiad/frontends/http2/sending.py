@@ -176,7 +176,8 @@ class Sending:
         self._window += size
         if self._window > MAX_WINDOW:
             raise ConnectionProblem(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection is too large")
-        self._pump()
+        if self._turns:
+            self._pump()
 
     def _opened_stream(self, stream: Stream, size: int) -> None:
         """The peer takes more on one stream."""
