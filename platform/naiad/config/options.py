@@ -129,14 +129,19 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),
         notices=given.notices(),
-        warnings=(
-            *given.warnings(),
-            *trace_warnings(given),
-            *metrics_warnings(given),
-            *option_warnings(given),
-            *([store.warning] if store.warning else []),
-            *_platform_warnings(environ),
-        ),
+        warnings=_warnings(given, environ, store),
+    )
+
+
+def _warnings(given: GivenFlags, environ: Mapping[str, str], store: StorePlace) -> tuple[str, ...]:
+    """What is to be said about the options before anything starts."""
+    return (
+        *given.warnings(),
+        *trace_warnings(given),
+        *metrics_warnings(given),
+        *option_warnings(given),
+        *([store.warning] if store.warning else []),
+        *_platform_warnings(environ),
     )
 
 

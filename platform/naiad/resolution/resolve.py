@@ -96,7 +96,6 @@ def _resolve(
     python = choose_python(config, manifest)
     decided += [python.step, _settings_step(config, settings)]
     _check_wish(config.name, python, artifacts)
-    cmdline = _cmdline(settings, backend.directory)
     return Resolution(
         model=config.name,
         version=version,
@@ -113,7 +112,7 @@ def _resolve(
         environment_origin=environment.origin,
         python=python.required,
         python_origin=python.origin,
-        backend_config=MappingProxyType(cmdline),
+        backend_config=MappingProxyType(_cmdline(settings, backend.directory)),
         steps=tuple(decided),
         notices=(*backend.notices, *artifacts.notices),
     )
