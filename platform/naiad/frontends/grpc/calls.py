@@ -27,8 +27,6 @@ from naiad.protocol.inference import Buffer, InferRequest
 
 logger = logging.getLogger("naiad.grpc")
 
-_NO_MESSAGE = "the method takes exactly one message, and got none"
-_MANY_MESSAGES = "the method takes exactly one message, and got more"
 CUT_OFF = "the request ends within a message"
 UNPARSABLE = "Unable to parse request"
 
@@ -170,7 +168,7 @@ class Call:
 
 
 class SingleCall(Call):
-    """A call with one message. It begins when that is whole and no other follows."""
+    """A call with one message. It begins when the request is whole."""
 
     __slots__ = ("_message",)
 
@@ -193,18 +191,15 @@ class SingleCall(Call):
             super().received(data, start, end, ended)
 
     def _take(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
-        for each in messages:
-            if self._message is not None:
-                self.fail_with(GrpcStatus.UNIMPLEMENTED, _MANY_MESSAGES)
-                return
-            self._message = each
+        if messages and self._message is None:  # the reference looks at no other, either
+            self._message = messages[0]
         if not ended:
             return
         message, self._message = self._message, None
         if self._reader is not None and self._reader.is_within:
             self.fail_with(GrpcStatus.INTERNAL, CUT_OFF)
         elif message is None:
-            self.fail_with(GrpcStatus.UNIMPLEMENTED, _NO_MESSAGE)
+            self.fail_with(GrpcStatus.INTERNAL, UNPARSABLE)
         else:
             self._run(message)
 
