@@ -163,3 +163,13 @@ def test_an_enum_number_that_is_too_large_is_refused():
 
 def test_json_that_nests_without_end_is_refused():
     assert json_error('{"input":' * 100_000) == "override: not a model configuration: nested too deeply"
+
+
+def test_a_file_as_editors_of_windows_write_it_is_understood():
+    assert parse_text('\ufeffname: "m"\r\nmax_batch_size: 2\r\n', SOURCE).max_batch_size == 2
+
+
+def test_a_value_where_a_message_should_be_is_told_how_that_is_written():
+    found = text_error('parameters { key: "a" value: "b" }')
+    assert found.startswith(f'{SOURCE}:1:30: Expected "{{".')
+    assert found.endswith('goes in braces: parameters { key: "k" value { string_value: "v" } }')

@@ -26,6 +26,9 @@ _POSITION = re.compile(r"^\d+:\d+ : ")
 _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$')
+_NO_MESSAGE = re.compile(r'Expected "[{<]"')
+_MARK = "\ufeff"
+"""What editors of Windows begin a file of UTF-8 with."""
 _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
 
 
@@ -41,7 +44,7 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
     """
     message = pb.ModelConfig()
     try:
-        text_format.Parse(text, message)
+        text_format.Parse(text.removeprefix(_MARK), message)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         raise ConfigError(f"{source}:{line}:{column}: {_clarify_text(str(error))}") from error
@@ -91,6 +94,8 @@ def _clarify_text(problem: str) -> str:
         return unknown_field(pb.DESCRIPTOR.pool.FindMessageTypeByName(match[1]), match[2])
     if match := _UNKNOWN_VALUE.search(problem):
         return unknown_value(pb.DESCRIPTOR.pool.FindEnumTypeByName(match[1]), match[2])
+    if _NO_MESSAGE.match(problem):
+        problem += ' What this field holds goes in braces: parameters { key: "k" value { string_value: "v" } }'
     return problem.replace(PACKAGE, "")
 
 
