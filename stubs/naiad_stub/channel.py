@@ -8,13 +8,17 @@ own. An event loop takes part by watching the socket.
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
 
 from naiad_stub import wire
+from naiad_stub.busy_poll import BusyPoll
 
 if TYPE_CHECKING:  # dear to import, and few models need it
     import asyncio
@@ -60,6 +64,9 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._busy = BusyPoll(0)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
         self._reader = wire.FrameReader()
         self._frames: deque[tuple[int, bytes]] = deque()
         # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
@@ -77,6 +84,10 @@ class Channel:
         self._receiver = Waiter()  # the thread in `receive`, while another one leads
         self._is_gone = False
         self._watches: Dict[asyncio.AbstractEventLoop, int] = {}
+
+    def poll_busily(self, limit_us: int) -> None:
+        """From now on ask again and again, instead of sleeping, where messages come every *limit_us* microseconds."""
+        self._busy = BusyPoll(limit_us)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -158,7 +169,7 @@ class Channel:
             if self._leading.acquire(blocking=False):
                 try:
                     while not frames:
-                        self._read(0)
+                        self._read(waits=True)
                 finally:
                     self._hand_on()
             else:
@@ -181,7 +192,7 @@ class Channel:
             if self._leading.acquire(blocking=False):
                 try:
                     while not waiter.is_done:
-                        self._read(0)
+                        self._read(waits=True)
                 finally:
                     self._hand_on()
             else:
@@ -199,7 +210,7 @@ class Channel:
         if not self._leading.acquire(blocking=False):
             return
         try:
-            while self._read(socket.MSG_DONTWAIT):
+            while self._read(waits=False):
                 pass
         finally:
             self._hand_on()
@@ -249,13 +260,13 @@ class Channel:
         if self._followers.pop(waiter, waiter) is None and waiter._wake is not None:  # noqa: SLF001 - likewise
             waiter._wake.release()  # noqa: SLF001 - likewise
 
-    def _read(self, flags: int) -> bool:
-        try:
-            size = self._socket.recv_into(self._buffer, 0, flags)
-        except BlockingIOError:
-            return False
-        except OSError:
-            size = 0
+    def _read(self, *, waits: bool) -> bool:
+        """Handle what has arrived; False where that is nothing, and waiting was not allowed."""
+        size = self._receive()
+        while size < 0:
+            if not waits:
+                return False
+            size = self._wait()
         if not size:
             self._end()
             raise HostGoneError
@@ -270,6 +281,35 @@ class Channel:
                 if self.queued is not None:
                     self.queued()
         return True
+
+    def _wait(self) -> int:
+        """Wait until something arrives, and receive it."""
+        busy = self._busy
+        now = time.monotonic_ns()
+        busy.beat(now)
+        while busy.is_on:
+            os.sched_yield()
+            size = self._receive()
+            before, now = now, time.monotonic_ns()
+            if size >= 0:
+                busy.beat(now)
+                busy.gave_way(before, now, found=True)
+                return size
+            busy.gave_way(before, now, found=False)
+        # Not a blocking recv: that is woken, in vain, each time the host reads what this end has sent (the system then
+        # tells all who wait at this socket that there is room in it), in the midst of the host's work.
+        self._poll.poll()
+        busy.beat(time.monotonic_ns())
+        return self._receive()
+
+    def _receive(self) -> int:
+        """Fill the buffer without waiting: how many bytes, 0 at the end of the stream, -1 for none now."""
+        try:
+            return self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return -1
+        except OSError:
+            return 0
 
     def _end(self) -> None:
         with self._mutex:

@@ -79,6 +79,7 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     else:
         ReadinessThread(side, is_ready, model.running_loop).start()
     channel.send(wire.pack(wire.Kind.READY, int(hasattr(model.model, "execute")), int(is_ready is not None)))
+    channel.poll_busily(int(spec["busy_poll_us"]))
     model.run()
     model.finalize()
     channel.send(wire.pack(wire.Kind.FINALIZED))

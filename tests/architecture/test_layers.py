@@ -25,7 +25,13 @@ LAYERS = (
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 
-SHARED_WITH_GUEST = {"naiad_stub", "naiad_stub.wire", "naiad_stub.segment", "naiad_stub.layout"}
+SHARED_WITH_GUEST = {
+    "naiad_stub",
+    "naiad_stub.busy_poll",
+    "naiad_stub.layout",
+    "naiad_stub.segment",
+    "naiad_stub.wire",
+}
 """What the host may import of the guest. `naiad_stub` alone: to find where it is installed."""
 
 LENT_TO_THE_API = {"naiad_stub.dlpack", "naiad_stub.exceptions", "naiad_stub.tensor"}

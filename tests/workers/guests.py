@@ -80,6 +80,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
         "inputs": "IN",
         "outputs": "OUT",
         "model_config": "{}",
+        "busy_poll_us": "0",
         "args.model_name": "m",
         **load,
     }

@@ -125,6 +125,7 @@ def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
         python_settings=_python_settings(given, configs),
         **_environments(given, store),
         prewarm=parse_prewarm(given.text("prewarm")),
+        busy_poll_us=given.number("busy-poll-us"),
         stub_restart_limit=given.number("stub-restart-limit"),
         stub_restart_window_secs=given.number("stub-restart-window-secs"),
         given=given.as_written(),

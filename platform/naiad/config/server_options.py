@@ -127,6 +127,7 @@ class ServerOptions:
     env_trust: Path | None = None
     env_require_digest: bool = False
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
+    busy_poll_us: int = -1
     stub_restart_limit: int = 5
     stub_restart_window_secs: int = 60
     given: tuple[str, ...] = ()

@@ -87,6 +87,7 @@ class LoadSettings:
             that debugger (see `naiad_stub.debugging`); None for none.
         limiter: The rate limiter; None for none.
         prewarm: Which models' imports are done once, where they do not say themselves.
+        busy_poll_us: See `LaunchSpec.busy_poll_us`.
     """
 
     resolution: ResolutionSettings
@@ -96,6 +97,7 @@ class LoadSettings:
     debugged: tuple[str, str] | None = None
     limiter: SharedLimiter | None = None
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
+    busy_poll_us: int = 0
 
 
 class Loader:
@@ -207,6 +209,7 @@ class Loader:
             "outputs": "\0".join(tensor.name for tensor in config.outputs),
             "states": "\0".join(state_outputs(config)),
             "model_config": model_config,
+            "busy_poll_us": str(self._settings.busy_poll_us),
             # PB src/stub_launcher.cc: the dictionary `initialize` gets.
             "args.model_config": model_config,
             "args.model_instance_kind": kind.value,
@@ -231,6 +234,7 @@ class Loader:
             start_timeout=inf if is_debugged else self._settings.start_timeout,
             at_terminal=is_debugged,
             lease=environment.lease,
+            busy_poll_us=self._settings.busy_poll_us,
         )
 
 

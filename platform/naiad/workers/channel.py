@@ -24,6 +24,7 @@ class Channel:
         loop: asyncio.AbstractEventLoop,
         take: Callable[[int, bytes], None],
         ended: Callable[[str], None],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Start reading *sock*.
 
@@ -32,11 +33,13 @@ class Channel:
             loop: The loop whose thread calls everything here.
             take: Called with kind and payload of each frame; may raise to stop reading.
             ended: Called once with the reason, when the guest has closed its end or sends what nobody can read.
+            beat: Called whenever something is sent or received.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
         self._take = take
         self._ended = ended
+        self._beat = beat
         self.was_cut = self._is_broken = False
         self._reader = wire.FrameReader()
         # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
@@ -63,6 +66,7 @@ class Channel:
             return
         if self._socket is None:
             return
+        self._beat()
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
@@ -114,6 +118,7 @@ class Channel:
 
     def _read(self) -> bool:
         assert self._socket is not None
+        self._beat()
         try:
             size = self._socket.recv_into(self._buffer)
         except BlockingIOError:

@@ -44,6 +44,8 @@ class LaunchSpec:
         load: Fields of the LOAD message.
         start_timeout: Seconds a start may take without a sign of progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
+        busy_poll_us: Both sides of the channel poll instead of sleeping while messages follow each other within so many
+            microseconds (`naiad_stub.busy_poll`); 0: never.
         lease: What keeps the environment there, None where nothing is needed for that.
         prewarm: What forks it, None where an interpreter is started.
     """
@@ -56,6 +58,7 @@ class LaunchSpec:
     load: Mapping[str, str] = field(repr=False)
     start_timeout: float = 30.0
     at_terminal: bool = False
+    busy_poll_us: int = 0
     lease: Lease | None = field(default=None, compare=False, repr=False)
     prewarm: Prewarm | None = field(default=None, compare=False, repr=False)
 

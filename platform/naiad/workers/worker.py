@@ -23,6 +23,7 @@ from naiad.workers.channel import Channel
 from naiad.workers.exchange import CODES, Answer, Batch, Interface, pack_returned, read_responses, write_execute
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
+from naiad.workers.pulse import pulse_of
 from naiad.workers.readiness import ReadinessQuestions
 from naiad.workers.startup import Startup
 
@@ -116,6 +117,7 @@ class Worker:
         self._interface = interface
         self._loop = asyncio.get_running_loop()
         self._process = GuestProcess(spec, self._loop)
+        self._beat = pulse_of(self._loop, spec.busy_poll_us).beat
         self._channel: Channel | None = None
         self._number = 0
         self._startup: Startup | None = None
@@ -165,7 +167,7 @@ class Worker:
             self.memory.close()
             raise
         self.memory.drop_descriptors()
-        self._channel = Channel(sock, self._loop, self._take, self._channel_ended)
+        self._channel = Channel(sock, self._loop, self._take, self._channel_ended, self._beat)
         self.readiness = ReadinessQuestions(side, self.spec.name)
         try:
             answer = await startup.wait()

@@ -1,0 +1,97 @@
+"""When a side of a channel polls: a table of what it saw, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+from naiad_stub.busy_poll import BusyPoll
+
+US = 1000
+MS = 1000 * US
+START = 10**12  # clocks begin anywhere
+
+
+def _beating(*gaps_us: int, limit_us: int = 400) -> BusyPoll:
+    """One that saw beats with these gaps between them."""
+    poll, now = BusyPoll(limit_us), START
+    poll.beat(now)
+    for gap in gaps_us:
+        now += gap * US
+        poll.beat(now)
+    return poll
+
+
+def _now(*gaps_us: int) -> int:
+    return START + sum(gaps_us) * US
+
+
+@pytest.mark.parametrize(
+    ("gaps_us", "is_on"),
+    [
+        ((), False),
+        ((50,), False),
+        ((50, 100), True),
+        ((50, 100, 50, 399), True),
+        ((50, 100, 400), False),
+        ((400, 100), False),
+        ((5000, 100, 5000, 100), False),  # a model that works for 5 ms, asked again at once
+        ((5000, 100, 90), True),
+    ],
+)
+def test_polls_after_two_short_gaps_in_a_row(gaps_us: tuple[int, ...], *, is_on: bool) -> None:
+    assert _beating(*gaps_us).is_on is is_on
+
+
+def test_never_polls_with_a_limit_of_nothing() -> None:
+    assert not _beating(0, 0, 1, 1, limit_us=0).is_on
+
+
+def test_sleeps_when_nothing_comes_in_time() -> None:
+    poll, now = _beating(50, 50), _now(50, 50)
+
+    poll.gave_way(now + 300 * US, now + 301 * US, found=False)
+    assert poll.is_on
+
+    poll.gave_way(now + 400 * US, now + 401 * US, found=False)
+    assert not poll.is_on
+
+
+@pytest.mark.parametrize(
+    ("away_us", "found", "is_on"),
+    [(90, True, True), (110, True, False), (110, False, True), (390, False, True), (510, False, False)],
+)
+def test_sleeps_where_others_want_the_processor(away_us: int, *, found: bool, is_on: bool) -> None:
+    poll, now = _beating(50, 50, limit_us=100_000), _now(50, 50)
+
+    poll.gave_way(now, now + away_us * US, found=found)
+
+    assert poll.is_on is is_on
+
+
+def _rest_after(poll: BusyPoll, now: int) -> int:
+    """Milliseconds until beats have it poll again, found by trying."""
+    for rest in range(10_000):
+        then = now + rest * MS
+        poll.beat(then - 2 * US)
+        poll.beat(then - US)
+        poll.beat(then)
+        if poll.is_on:
+            return rest
+    raise AssertionError("it never polls again")
+
+
+def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_after_a_while() -> None:
+    poll, now = _beating(50, 50), _now(50, 50)
+    rests = []
+    for _ in range(14):
+        poll.gave_way(now, now + MS, found=True)
+        now += MS
+        rests.append(_rest_after(poll, now))
+        now += rests[-1] * MS
+
+    assert rests[0] == 5
+    assert rests[:4] == [5, 10, 20, 40]
+    assert rests[-1] == rests[-2] == 3200
+
+    now += 60_000 * MS
+    poll.gave_way(now, now + MS, found=True)
+    assert _rest_after(poll, now + MS) == 5

@@ -1,0 +1,89 @@
+"""A loop that is kept turning while messages follow each other closely, and the machines where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path, PurePosixPath
+
+import pytest
+import uvloop
+from naiad.workers import pulse
+from naiad.workers.pulse import Pulse, default_busy_poll_us, pulse_of
+
+LONG_US = 60_000_000
+
+
+async def _turns_of(beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the loop gave way to others within 50 of its turns after so many beats."""
+    given: list[None] = []
+    monkeypatch.setattr(pulse.os, "sched_yield", lambda: given.append(None))
+    own = Pulse(asyncio.get_running_loop(), limit_us)
+    for _ in range(beats):
+        own.beat()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return len(given)
+
+
+@pytest.mark.parametrize(("beats", "limit_us", "is_turning"), [(3, LONG_US, True), (2, LONG_US, False), (9, 0, False)])
+def test_the_loop_turns_after_close_beats_alone(
+    beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch, *, is_turning: bool
+) -> None:
+    assert bool(uvloop.run(_turns_of(beats, limit_us, monkeypatch))) is is_turning
+
+
+def test_the_loop_sleeps_again_when_no_beat_comes() -> None:
+    async def wait_for_sleep() -> None:
+        own = Pulse(asyncio.get_running_loop(), 2_000)
+        for _ in range(5):
+            own.beat()
+        assert own.is_turning
+        while own.is_turning:
+            await asyncio.sleep(0)
+
+    async def in_time() -> None:
+        await asyncio.wait_for(wait_for_sleep(), timeout=30)
+
+    uvloop.run(in_time())
+
+
+def test_guests_of_one_loop_share_its_pulse() -> None:
+    async def two() -> tuple[Pulse, Pulse]:
+        loop = asyncio.get_running_loop()
+        return pulse_of(loop, 400), pulse_of(loop, 400)
+
+    first, second = uvloop.run(two())
+    other, _ = uvloop.run(two())
+
+    assert first is second
+    assert other is not first
+
+
+@pytest.mark.parametrize(
+    ("files", "group", "is_rationed"),
+    [
+        ({}, "/", False),
+        ({"cpu.max": "max 100000\n"}, "/", False),
+        ({"cpu.max": "150000 100000\n"}, "/", True),
+        ({"pod/cpu.max": "50000 100000\n", "pod/box/cpu.max": "max 100000\n"}, "/pod/box", True),
+        ({"pod/cpu.max": "max 100000\n", "other/cpu.max": "50000 100000\n"}, "/pod", False),
+        ({"cpu/cpu.cfs_quota_us": "-1\n"}, "/", False),
+        ({"cpu/cpu.cfs_quota_us": "200000\n"}, "/", True),
+    ],
+)
+def test_sees_quotas_of_processor_time(files: dict[str, str], group: str, tmp_path: Path, *, is_rationed: bool) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert pulse.is_rationed(tmp_path, PurePosixPath(group)) is is_rationed
+
+
+@pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])
+def test_polls_by_default_only_where_processors_are_to_spare(
+    processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
+) -> None:
+    monkeypatch.setattr(pulse.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    monkeypatch.setattr(pulse, "is_rationed", lambda *_: rationed)
+
+    assert default_busy_poll_us() == expected
