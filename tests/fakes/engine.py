@@ -111,6 +111,9 @@ class FakeEngine:
             return [e for e in entries if e.state is ModelState.READY]
         return [*entries, IndexEntry(name="never_loaded")]
 
+    async def whole_index(self) -> Sequence[IndexEntry]:
+        return self.repository_index()
+
     async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
         await asyncio.sleep(0)
         if name == "broken":
