@@ -28,7 +28,7 @@ from naiad.protocol.inference import Buffer, InferRequest
 logger = logging.getLogger("naiad.grpc")
 
 CUT_OFF = "the request ends within a message"
-UNPARSABLE = "Unable to parse request"
+_UNPARSABLE = "Unable to parse request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class SingleCall(Call):
         if self._reader is not None and self._reader.is_within:
             self.fail_with(GrpcStatus.INTERNAL, CUT_OFF)
         elif message is None:
-            self.fail_with(GrpcStatus.INTERNAL, UNPARSABLE)
+            self.fail_with(GrpcStatus.INTERNAL, _UNPARSABLE)
         else:
             self._run(message)
 
@@ -234,7 +234,7 @@ class ControlCall(SingleCall):
             response = await self._function(self._request_type.FromString(message))
             self.answer([response.SerializeToString()])
         except DecodeError:
-            self.fail(NaiadError(UNPARSABLE, code=Code.INTERNAL))
+            self.fail(NaiadError(_UNPARSABLE, code=Code.INTERNAL))
         except Exception as error:  # noqa: BLE001 - it becomes the call's status
             self.fail(error)
 
