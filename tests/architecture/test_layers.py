@@ -20,6 +20,7 @@ LAYERS = (
     {"workers"},
     {"engine"},
     {"frontends"},
+    {"listeners"},
     {"app", "doctor", "scaffold", "bundle", "deploy"},
     {"cli", "testing", "inprocess"},
 )

@@ -1,47 +1,61 @@
-"""Our own modules are compiled once for each Python that runs them."""
+"""Our own modules are compiled by the first guest of each Python, and nothing else is by any guest."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from naiad.environments.manager import EnvironmentManager
+
+STUBS = Path(__file__).parents[2] / "stubs"
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    package = tmp_path / "lib" / "naiad_stub"
-    package.mkdir(parents=True)
-    for name in ("__init__", "main"):
-        (package / f"{name}.py").write_text("X = 1\n")
+    """The guest's package without bytecode, and beside it a package of somebody else."""
+    shutil.copytree(STUBS / "naiad_stub", tmp_path / "lib" / "naiad_stub", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "sitecustomize.py").write_text("")
     return tmp_path / "lib"
 
 
-def compiled(library: Path) -> list[str]:
-    return sorted(path.name for path in library.rglob("*.pyc"))
+def start(library: Path) -> None:
+    """Run the stub until it has imported what it needs, and complains of its arguments."""
+    environ = {"PATH": os.defpath, "NAIAD_STUB_LIBRARY": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
+    # The packages of this interpreter, as it may be a venv's or not.
+    environ["PYTHONPATH"] = os.pathsep.join([str(library.parent / "others"), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, STUBS / "triton_python_backend_stub"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert "--host" in done.stderr
 
 
-def test_the_guest_is_compiled_for_the_python_it_will_run_under(tmp_path, library, whole, recorder):
-    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, guest_library=library)
-
-    other, host = manager.prepare(whole), manager.prepare(None)
-
-    tags = {environment.cache_tag for environment in (other, host) if environment.bytecode is None}
-    assert compiled(library) == sorted(f"{name}.{tag}.pyc" for name in ("__init__", "main") for tag in tags)
-    assert other.cache_tag in tags
+def compiled(folder: Path) -> dict[str, int]:
+    return {path.name.split(".")[0]: path.stat().st_mtime_ns for path in folder.rglob("*.pyc")}
 
 
-def test_it_is_compiled_once(tmp_path, library, whole, recorder, monkeypatch):
-    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, guest_library=library)
-    manager.prepare(whole)
-    monkeypatch.setattr("subprocess.run", None)
+def test_the_first_guest_leaves_our_modules_compiled_and_nobody_elses(tmp_path, library):
+    start(library)
 
-    manager.prepare(whole)
+    assert {"__init__", "main", "wire", "loader"} <= compiled(library).keys()
+    assert compiled(tmp_path / "others") == {}
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_not_to_start(tmp_path, library, whole, recorder):
+def test_the_next_one_takes_what_the_first_one_left(library):
+    start(library)
+    before = compiled(library)
+
+    start(library)
+
+    assert compiled(library) == before
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_not_to_start(library):
     (library / "naiad_stub" / "__pycache__").write_text("in the way")
-    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, guest_library=library)
 
-    assert manager.prepare(whole).prefix == whole
-    assert compiled(library) == []
+    start(library)
+
+    assert compiled(library) == {}

@@ -10,9 +10,10 @@ import orjson
 
 from naiad.errors import NaiadError
 from naiad.frontends.http.json_tensors import split_strings
-from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 __all__ = ["Answer", "Report", "answer_of", "print_json", "print_plainly", "timings"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def serve(arguments: Sequence[str], program: str) -> int:
     with log:
         _say(options)
         # Here, as `--help` and errors of the command line are to be quick.
+        # What it makes stays; the collector would look through it again and again. `app` turns it on again.
+        gc.disable()
         from naiad.app import serve as run
 
         return run(options, log)

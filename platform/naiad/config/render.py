@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Any, cast
 
-import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -76,6 +75,8 @@ def _number(value: float, field: FieldDescriptor) -> float | str:
     single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT
     short, exact = (6, 9) if single else (15, 17)
     text = f"{value:.{short}g}"
+    import numpy as np  # here, as a server that starts has no number to write
+
     if (float(np.float32(text)) if single else float(text)) != value:
         text = f"{value:.{exact}g}"
     return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from naiad.config.environment_source import EnvironmentSource, shown
 from naiad.environments.digest import Content
-from naiad.environments.download import read_version
 from naiad.environments.eviction import shrink
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import Reporter
@@ -86,6 +85,8 @@ class Archives:
         if self._policy.trust is not None:
             self._remote.forget_signature(named.uri)
             return ""
+        from naiad.environments.download import read_version  # HTTP, which most servers do not need for this
+
         return read_version(named.uri)
 
     def _expected(self, named: EnvironmentSource, version: str) -> str:

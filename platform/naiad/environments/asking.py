@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def run_script(
     Raises:
         ExecutionEnvironmentError: If it does not start, hangs or answers nonsense; ends with its last words.
     """
-    text = resources.files(__package__).joinpath(script).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(script).read_text(encoding="utf-8")
     run = run_clean([str(python), *options, "-c", text, *arguments], library_path=library_path, time_limit=time_limit)
     for line in run.stdout.splitlines():
         if line.startswith(mark):

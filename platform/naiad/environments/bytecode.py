@@ -12,7 +12,6 @@ import json
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +46,7 @@ def compile_environment(python: Path, prefix: Path, cache_tag: str) -> None:
 
 def compile_files(python: Path, jobs: Iterable[Job]) -> None:
     """Compile files with an interpreter. Files that do not compile are passed over."""
-    script = resources.files(__package__).joinpath("_compile_script.py").read_text(encoding="utf-8")
+    script = Path(__file__).with_name("_compile_script.py").read_text(encoding="utf-8")
     waiting = list(jobs)
     # `-I` would hide the seed from the interpreter; the folder it starts in must not be one with modules.
     command = [str(python), "-s", "-S", "-B", "-c", script]

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
-from python_discovery import DiskCache, iter_interpreters
 
 from naiad.environments.locations import installations
 from naiad.environments.probe import Interpreter, ask_remembered
@@ -45,6 +44,8 @@ def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     Without the folders of shims: what pyenv, mise and asdf hide behind them is found at its real place, and each
     shim of a version that is not switched on costs a failing process.
     """
+    from python_discovery import DiskCache, iter_interpreters  # here, as most servers look for none
+
     folders = environ.get("PATH", os.defpath).split(os.pathsep)
     plain = os.pathsep.join(folder for folder in folders if Path(folder).name != "shims")
     cached = DiskCache(cache / "python-discovery")

@@ -11,12 +11,10 @@ import sysconfig
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.environment_source import EnvironmentSource, shown
 from naiad.environments.archives import Archives
-from naiad.environments.guest_bytecode import GuestBytecode
 from naiad.environments.interpreters import find_interpreter
 from naiad.environments.policy import StorePolicy
 from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
@@ -38,7 +36,6 @@ class EnvironmentManager:
     Args:
         store_root: Folder of the store, made when first needed.
         reporter: Whoever shows progress; the log, and a bar on a terminal, if None.
-        guest_library: Folder of the guest's own package, compiled for each Python that is prepared.
         policy: What the operator allows of archives.
     """
 
@@ -47,13 +44,11 @@ class EnvironmentManager:
         store_root: Path,
         *,
         reporter: Reporter | None = None,
-        guest_library: Path | None = None,
         policy: StorePolicy | None = None,
     ) -> None:
         self._root = store_root.expanduser().absolute()
         self._policy = policy or StorePolicy()
         self._archives = Archives(self._root, self._policy, reporter or default_reporter())
-        self._guest_bytecode = GuestBytecode(guest_library) if guest_library is not None else None
 
     @property
     def store_root(self) -> Path:
@@ -75,18 +70,6 @@ class EnvironmentManager:
         Raises:
             ExecutionEnvironmentError: If there is no such environment, or it cannot be used here.
         """
-        ready = self._find(source, python, label)
-        if self._guest_bytecode is not None:
-            self._guest_bytecode.ensure(ready)
-        return ready
-
-    def accept(self, uri: str) -> None:
-        """Let a URI name something else than when it was used first."""
-        self._archives.accept(uri)
-
-    def _find(
-        self, source: Path | EnvironmentSource | None, python: SpecifierSet | None, label: str
-    ) -> ReadyEnvironment:
         if source is None:
             return self._of_machine(python)
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
@@ -98,6 +81,10 @@ class EnvironmentManager:
                 "give it an environment of that version, or change what it asks for"
             )
         return ready
+
+    def accept(self, uri: str) -> None:
+        """Let a URI name something else than when it was used first."""
+        self._archives.accept(uri)
 
     def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
@@ -174,7 +161,10 @@ def _unpacked(source: Path | str, stored: Stored, lease: Lease) -> ReadyEnvironm
 
 def host_environment(store_root: Path) -> ReadyEnvironment:
     """The interpreter that runs this server, with all packages installed next to naiad. Starts nothing."""
-    has_bytecode = Path(importlib.util.cache_from_source(np.__file__)).exists()
+    # Not imported: that takes as long as starting a guest, and can be done beside it.
+    numpy = importlib.util.find_spec("numpy")
+    origin = numpy.origin if numpy is not None else None
+    has_bytecode = origin is not None and Path(importlib.util.cache_from_source(origin)).exists()
     return ReadyEnvironment(
         source=None,
         prefix=Path(sys.prefix),
@@ -182,10 +172,10 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
         version=sys.version_info[:3],
         cache_tag=sys.implementation.cache_tag or "",
         abi=str(sysconfig.get_config_var("SOABI") or ""),
-        numpy_version=np.__version__,
+        numpy_version=_version_of(origin),
         is_host=True,
         bytecode=None if has_bytecode else store_root / "bytecode",
-        user_site=_lives_in_user_site(np.__file__),
+        user_site=_lives_in_user_site(origin),
     )
 
 
@@ -200,6 +190,12 @@ def check_supported(environment: ReadyEnvironment, supported: SpecifierSet, *, s
             f"{environment} cannot run {stub}: it supports Python {supported}, "
             f"the environment has Python {version_text(environment.version)}"
         )
+
+
+def _version_of(origin: str | None) -> str | None:
+    """Numpy's, as its installer wrote it down beside it: reading that properly takes longer than all else here."""
+    beside = Path(origin).parents[1].glob("numpy-*.dist-info") if origin is not None else iter(())
+    return next((path.name.removesuffix(".dist-info").partition("-")[2] for path in beside), None)
 
 
 def _lives_in_user_site(origin: str | None) -> bool:

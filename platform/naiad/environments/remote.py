@@ -15,11 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from naiad.config.environment_source import shown
 from naiad.environments import jsonfile
-from naiad.environments.download import download, note_of, read_small
 from naiad.environments.progress import Reporter
 from naiad.environments.trust import SIGNATURE_SUFFIX
 from naiad.errors import ExecutionEnvironmentError
@@ -76,6 +73,8 @@ class RemoteArchives:
             return kept.read_bytes()
         except OSError:
             pass
+        from naiad.environments.download import read_small  # HTTP, which most servers do not need for this
+
         found = read_small(signature_uri(uri))
         if found is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +91,12 @@ class RemoteArchives:
         path = self._part(uri).with_suffix(".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            from filelock import FileLock  # here, as a start with what is there already needs none
+
             lock = FileLock(path, thread_local=False)
             try:
                 lock.acquire(timeout=0)
-            except Timeout:
+            except TimeoutError:
                 _log.info(
                     "waiting for %s%s: it is being downloaded already", shown(uri), f" of '{label}'" if label else ""
                 )
@@ -113,6 +114,8 @@ class RemoteArchives:
     @contextmanager
     def fetched(self, uri: str, label: str) -> Iterator[Path]:
         """The archive, here while the context lasts if all goes well; a download that fails is gone on with later."""
+        from naiad.environments.download import download, note_of
+
         part = self._part(uri)
         _log.info("downloading the environment %s%s", shown(uri), f" for '{label}'" if label else "")
         download(uri, part, reporter=self._reporter, label=label)

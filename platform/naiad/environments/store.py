@@ -27,18 +27,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
-from naiad.environments.archive import unpack
 from naiad.environments.digest import Content, content_of, fingerprint
 from naiad.environments.file_digests import Written
-from naiad.environments.finishing import finish
-from naiad.environments.manifest import read_manifest, require_usable_here
 from naiad.environments.prefix import interpreter_of, require_interpreter
 from naiad.environments.progress import Reporter
 from naiad.environments.record import Stored, is_marked, read_record
 from naiad.errors import ExecutionEnvironmentError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _log = logging.getLogger("naiad.environments")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -114,7 +113,7 @@ class Store:
             # In one step: a crash while files are deleted leaves something that `sweep` knows.
             with self._lock(digest).acquire(timeout=0):
                 (self.root / digest).rename(gone / "removed")
-        except (Timeout, FileNotFoundError):
+        except (TimeoutError, FileNotFoundError):
             return False
         finally:
             shutil.rmtree(gone, ignore_errors=True)
@@ -136,7 +135,7 @@ class Store:
             try:
                 with self._lock(name).acquire(timeout=0):
                     yield from self._half_made(name)
-            except Timeout:
+            except TimeoutError:
                 continue  # being made right now
             except OSError as error:
                 _log.warning("cannot clean up %s in %s: %s", name, self.root, error)
@@ -158,6 +157,9 @@ class Store:
             locks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(self.root, error) from error
+        # What a start with environments that are there already never needs is imported where it is.
+        from filelock import FileLock
+
         # thread_local=False: each use has its own object, and a lock file of a removed entry must stay, or two
         # processes could hold "the" lock on two different files of one name.
         return FileLock(locks / f"{digest}.lock", thread_local=False)
@@ -167,7 +169,7 @@ class Store:
         lock = self._lock(digest)
         try:
             lock.acquire(timeout=0)
-        except Timeout:
+        except TimeoutError:
             _log.info("waiting for the environment%s: it is being unpacked already", f" of '{label}'" if label else "")
             lock.acquire()
         except OSError as error:
@@ -184,6 +186,8 @@ class Store:
         entry = self.root / digest
         began = time.monotonic()
         _log.info("unpacking the environment %s%s", origin, f" for '{label}'" if label else "")
+        from naiad.environments.finishing import finish
+
         try:
             staged, written = self._stage(archive, content, origin, label)
             staged.rename(entry)
@@ -200,6 +204,9 @@ class Store:
 
     def _stage(self, archive: Path, content: Content, origin: str, label: str) -> tuple[Path, Mapping[str, Written]]:
         """Unpack and check beside the final place; returns the folder that becomes the entry, and what was written."""
+        from naiad.environments.archive import unpack
+        from naiad.environments.manifest import read_manifest, require_usable_here
+
         staging = self.root / "staging"
         staging.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=staging))

@@ -14,9 +14,10 @@ import numpy as np
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.regions import Place
-from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 _CLASSES_OF = frozenset({Datatype.FP32, Datatype.FP64}) | {
     datatype for datatype in Datatype if datatype.name.startswith(("INT", "UINT"))

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import ClassVar
 
-from naiad.app import build_engine, build_loader, metrics_frontend
+from naiad.app import build_engine, build_loader
 from naiad.config.options import ServerOptions
 from naiad.engine.engine import Engine
 from naiad.errors import NaiadError
@@ -23,6 +23,7 @@ from naiad.inprocess.errors import InternalError, InvalidArgumentError, Unsuppor
 from naiad.inprocess.loop import LoopThread
 from naiad.inprocess.metrics import own_families
 from naiad.inprocess.options import Options, log_settings, server_options
+from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
 
 __all__ = ["RunningServer"]

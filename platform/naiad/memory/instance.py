@@ -11,11 +11,14 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from typing import TYPE_CHECKING
 
-import numpy as np
 from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 
 from naiad.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 COPY_LIMIT = 32 << 10
 """Outputs up to this many bytes are copied: cheaper than lending them (measured: a loan costs about 2 us)."""
@@ -79,6 +82,9 @@ class InstanceMemory:
 
         Both must have been checked against the segment's size.
         """
+        # Here, as importing it takes as long as starting a guest, which nothing has to wait for.
+        import numpy as np
+
         array = np.frombuffer(self.outputs, dtype=np.uint8, count=end - start, offset=start)
 
         def give_back(_: object) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from functools import cache
 from math import prod
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Datatype(enum.IntEnum):
@@ -41,32 +44,27 @@ class Datatype(enum.IntEnum):
     @property
     def numpy(self) -> np.dtype[np.generic] | None:
         """The numpy type of the elements; None for BYTES and for BF16, which numpy lacks."""
-        return NUMPY_TYPES.get(self)
+        return _numpy_type(self)
 
 
 BYTE_SIZES: tuple[int, ...] = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)
 """Bytes of one element by number of datatype: a tuple, because the request path looks sizes up per tensor."""
 
-NUMPY_TYPES: dict[Datatype, np.dtype[np.generic]] = {
-    Datatype.BOOL: np.dtype(np.bool_),
-    Datatype.UINT8: np.dtype("<u1"),
-    Datatype.UINT16: np.dtype("<u2"),
-    Datatype.UINT32: np.dtype("<u4"),
-    Datatype.UINT64: np.dtype("<u8"),
-    Datatype.INT8: np.dtype("<i1"),
-    Datatype.INT16: np.dtype("<i2"),
-    Datatype.INT32: np.dtype("<i4"),
-    Datatype.INT64: np.dtype("<i8"),
-    Datatype.FP16: np.dtype("<f2"),
-    Datatype.FP32: np.dtype("<f4"),
-    Datatype.FP64: np.dtype("<f8"),
-}
+_NUMPY_NAMES = ("", "?", "<u1", "<u2", "<u4", "<u8", "<i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "", "")
 
 BY_NAME: dict[str, Datatype] = {d.name: d for d in Datatype if d is not Datatype.INVALID}
 """Datatypes by the name KServe v2 uses on the wire, such as `FP32` and `BYTES`."""
 
 BY_CONFIG_NAME: dict[str, Datatype] = {d.config_name: d for d in Datatype}
 """Datatypes by the name config.pbtxt uses, such as `TYPE_FP32` and `TYPE_STRING`."""
+
+
+@cache
+def _numpy_type(datatype: Datatype) -> np.dtype[np.generic] | None:
+    # Here: importing numpy takes as long as starting a guest, and a server that starts does both at once.
+    import numpy as np
+
+    return np.dtype(_NUMPY_NAMES[datatype]) if _NUMPY_NAMES[datatype] else None
 
 
 def zeros(datatype: Datatype, shape: Iterable[int]) -> bytes:

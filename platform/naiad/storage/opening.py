@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-import fsspec
-
 from naiad.errors import Code, NaiadError, StorageError
 from naiad.storage.credentials import driver_options
 from naiad.storage.locations import Location, parse_location
@@ -81,6 +79,8 @@ def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
     """
     location = parse_location(uri)
     options = driver_options(location, os.environ if environ is None else environ)
+    import fsspec  # here, as a server whose files are all on this machine needs none of it
+
     try:
         kind = fsspec.get_filesystem_class(location.protocol)
     except ImportError as error:

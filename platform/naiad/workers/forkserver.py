@@ -18,7 +18,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import IO
 
-import psutil
 from naiad_stub import wire
 
 from naiad.errors import GuestDiedError, NaiadError
@@ -206,6 +205,8 @@ class ForkServer:
             raise ValueError(f"a message of kind {kind}")
 
     def _forked(self, number: int, pid: int) -> None:
+        import psutil  # here, as most servers have no such guests
+
         # It names a process that will be killed one day: it had better be its own.
         if psutil.Process(pid).ppid() != self.pid:
             raise ValueError(f"process {pid} is none of its guests")

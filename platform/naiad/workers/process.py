@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 
-import psutil
-
 PROGRESS_CHECK_SECONDS = 0.5
 """How often to look whether a process that starts makes progress."""
 
@@ -26,6 +24,8 @@ def describe_exit(pid: int, status: int | None) -> str:
 
 def cpu_seconds_of(pid: int) -> float:
     """CPU time a process has used so far; 0 for one that is gone."""
+    import psutil  # here, as the first guest is started before it is needed
+
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:

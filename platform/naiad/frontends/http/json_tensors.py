@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
-from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, OutputTensor
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 _WITHOUT_JSON = (Datatype.FP16, Datatype.BF16)
 _INTEGERS = frozenset("iu")

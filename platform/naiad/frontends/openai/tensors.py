@@ -18,9 +18,10 @@ from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
 from naiad.frontends.openai.fields import as_json
 from naiad.frontends.openai.questions import Question
 from naiad.frontends.openai.template import ChatTemplate
-from naiad.protocol.datatypes import BY_NAME, NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, Parameter
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"

@@ -1,0 +1,195 @@
+"""What a server answers on: its ports, and what answers there.
+
+Apart from `app`, which imports this while models load already: a model's guest starts in a process of its own, and
+importing all that is needed here takes as long as that does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+
+from naiad.config.options import ServerOptions
+from naiad.engine.engine import Engine
+from naiad.engine.loading import Loader
+from naiad.environments.entries import entry_sizes
+from naiad.frontends.access import Access
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc.server import GrpcFrontend
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http.connection import Limits
+from naiad.frontends.http.listener import HttpListener
+from naiad.frontends.http.messages import Exchange
+from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.log_settings import Log
+from naiad.frontends.metrics.cache import cache_families
+from naiad.frontends.metrics.collect import Collector
+from naiad.frontends.metrics.custom import custom_families
+from naiad.frontends.metrics.guests import guest_families, store_families
+from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
+from naiad.frontends.openai.template import ChatTemplate
+from naiad.frontends.regions import ClientRegions
+from naiad.frontends.tracing import Tracer
+from naiad.frontends.ui.page import Ui
+from naiad.frontends.ui.state import Origin, State
+
+__all__ = ["listen", "metrics_frontend"]
+
+logger = logging.getLogger("naiad.app")
+
+
+async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Log, stack: AsyncExitStack) -> None:
+    """Answer on all ports that the options name, until *stack* is closed.
+
+    Raises:
+        NaiadError: A port cannot be had.
+    """
+    tracer = Tracer(options.trace)
+    stack.callback(tracer.close)
+    regions = ClientRegions(is_allowed=options.allow_client_shm)
+    extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
+    openai = _openai_api(engine, options, extensions)
+    await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
+    await _start_openai(engine, options, stack, openai)
+
+
+def _grpc_settings(options: ServerOptions) -> GrpcSettings:
+    """The gRPC flags as settings of the transport."""
+    return GrpcSettings(
+        keepalive_time_ms=options.grpc_keepalive_time,
+        keepalive_timeout_ms=options.grpc_keepalive_timeout,
+        keepalive_permit_without_calls=options.grpc_keepalive_permit_without_calls,
+        http2_max_pings_without_data=options.grpc_http2_max_pings_without_data,
+        http2_min_recv_ping_interval_without_data_ms=options.grpc_http2_min_recv_ping_interval_without_data,
+        http2_max_ping_strikes=options.grpc_http2_max_ping_strikes,
+        max_connection_age_ms=options.grpc_max_connection_age,
+        max_connection_age_grace_ms=options.grpc_max_connection_age_grace,
+        response_compression=CompressionLevel[options.grpc_infer_response_compression_level.upper()],
+    )
+
+
+def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -> MetricsFrontend:
+    """The page of all metrics and *more*, not started."""
+    return MetricsFrontend(
+        engine,
+        address=options.metrics_address,
+        port=options.metrics_port,
+        collectors=[
+            lambda: cache_families(engine.response_cache),
+            lambda: guest_families(engine.instances()),
+            lambda: store_families(entry_sizes(options.env_store)),
+            lambda: custom_families(engine.metrics),
+            *more,
+        ],
+        with_system=options.allow_cpu_metrics,
+        with_counters=options.metrics.counters,
+    )
+
+
+async def _start_frontends(
+    engine: Engine,
+    options: ServerOptions,
+    extensions: Extensions,
+    stack: AsyncExitStack,
+    further: Callable[[Exchange], bool] | None,
+) -> None:
+    grace = options.exit_timeout_secs
+    if options.allow_grpc:
+        grpc = GrpcFrontend(
+            engine,
+            address=options.grpc_address,
+            port=options.grpc_port,
+            reuse_port=options.reuse_grpc_port,
+            settings=_grpc_settings(options),
+            extensions=extensions,
+            access=Access(restrictions=options.grpc_restrictions, forward=options.grpc_forward),
+            tls=options.grpc_tls,
+        )
+        port = await grpc.start()
+        stack.push_async_callback(grpc.stop, grace)
+        logger.info("Started GRPCInferenceService at %s:%d", options.grpc_address, port)
+    if options.allow_http:
+        http = HttpFrontend(
+            engine,
+            address=options.http_address,
+            port=options.http_port,
+            reuse_port=options.reuse_http_port,
+            max_json=options.http_max_input_size,
+            limits=Limits(header_bytes=options.max_header_bytes),
+            extensions=extensions,
+            access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
+            tls=options.http_tls,
+            further=further,
+        )
+        port = await http.start()
+        stack.push_async_callback(http.stop, grace)
+        logger.info("Started HTTPService at %s:%d", options.http_address, port)
+        if options.ui:
+            logger.info("Started the page at %s:%d/ui", options.http_address, port)
+        if options.openai_shares_http:
+            logger.info("Started OpenAI's API at %s:%d", options.http_address, port)
+    if options.allow_metrics:
+        metrics = metrics_frontend(engine, options)
+        port = await metrics.start()
+        stack.push_async_callback(metrics.stop)
+        logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
+
+
+async def _start_openai(
+    engine: Engine, options: ServerOptions, stack: AsyncExitStack, openai: OpenAiApi | None
+) -> None:
+    if openai is None or options.openai is None or options.openai_shares_http:
+        return
+    listener = HttpListener(
+        openai.handle,
+        engine.cancel,
+        address=options.openai.address,
+        port=options.openai.port,
+        advice="choose another --openai-port or --openai-address",
+        limits=Limits(header_bytes=options.max_header_bytes),
+        tls=options.http_tls,
+    )
+    port = await listener.start()
+    stack.push_async_callback(listener.stop, options.exit_timeout_secs)
+    logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
+
+
+def _further(
+    engine: Engine, loader: Loader, options: ServerOptions, openai: OpenAiApi | None
+) -> Callable[[Exchange], bool] | None:
+    """What answers on the port of HTTP for paths that are none of KServe's."""
+    handlers: list[Callable[[Exchange], bool]] = []
+    if openai is not None and options.openai_shares_http:
+        handlers.append(openai.handle_further)
+    if options.ui:
+        handlers.append(Ui(State(engine, lambda: _origins(loader))).handle_further)
+    return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
+
+
+def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
+    return {
+        (key, str(version)): Origin(
+            backend=resolution.backend,
+            code=str(resolution.model_file),
+            environment=str(resolution.environment or "the host's interpreter"),
+        )
+        for (key, version), resolution in loader.resolutions.items()
+    }
+
+
+def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:
+    given = options.openai
+    if given is None:
+        return None
+    settings = OpenAiSettings(
+        keys=given.keys,
+        default_tokens=given.default_tokens,
+        lora_separator=given.lora_separator,
+        chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
+        max_json=options.http_max_input_size,
+        restrictions=options.http_restrictions,
+        origins=given.origins,
+    )
+    return OpenAiApi(engine, extensions.tracer, settings)

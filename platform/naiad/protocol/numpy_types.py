@@ -1,0 +1,13 @@
+"""Datatypes as numpy has them, in a table for who looks them up for each tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from naiad.protocol.datatypes import Datatype
+
+__all__ = ["NUMPY_TYPES"]
+
+NUMPY_TYPES: dict[Datatype, np.dtype[np.generic]] = {
+    datatype: kind for datatype in Datatype if (kind := datatype.numpy) is not None
+}
