@@ -28,6 +28,7 @@ from naiad.repository.repositories import open_repositories
 from naiad.resolution.settings import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, Limit
+from naiad.workers.pulse import default_busy_poll_us
 
 logger = logging.getLogger("naiad.app")
 
@@ -100,6 +101,7 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
         debugged=debugged,
         limiter=_limiter(options),
         prewarm=options.prewarm,
+        busy_poll_us=default_busy_poll_us() if options.busy_poll_us < 0 else options.busy_poll_us,
     )
     return Loader(settings, EnvironmentManager(options.env_store, policy=store_policy(options)))
 
