@@ -1,0 +1,54 @@
+"""Whether a server and its guests poll between messages is the user's to say: seen by the time they use."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from support.server import ServerProcess, wait_until
+
+from .repositories import infer, repository, values
+
+SPENT = 0.03
+"""Seconds of CPU that a side which sleeps does not use between a few small requests and a look at its clock."""
+LIMIT_US = 2_000_000
+
+
+def _spent(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _polls(server: ServerProcess, process: psutil.Process) -> bool:
+    """Whether it uses time after its last answer; a busy machine may keep it from that once."""
+    for number in range(4):
+        assert values(infer(server, "identity", number)) == [number]
+    before = _spent(process)
+    for _ in range(100):
+        if _spent(process) - before >= SPENT:
+            return True
+        if not server.get("/v2/health/live").status == 200:
+            raise AssertionError(server.log)
+    return False
+
+
+def test_a_guest_polls_after_messages_that_are_closer_than_the_limit(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    with ServerProcess(models, f"--busy-poll-us={LIMIT_US}", work=tmp_path) as server:
+        (guest,) = server.children()
+        wait_until(lambda: _polls(server, guest), "a guest that polls")
+
+
+def test_a_guest_sleeps_between_messages_where_polling_is_off(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    with ServerProcess(models, "--busy-poll-us=0", work=tmp_path) as server:
+        (guest,) = server.children()
+        assert not _polls(server, guest)
+
+
+@pytest.mark.parametrize("value", ["-2", "soon"])
+def test_a_limit_that_is_none_is_refused(tmp_path, value):
+    with (
+        pytest.raises(AssertionError, match="busy-poll-us"),
+        ServerProcess(tmp_path, f"--busy-poll-us={value}", work=tmp_path),
+    ):
+        pass
