@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Most tests wait for servers: files run side by side. `make test PARALLEL=` runs them one after the other.
-PARALLEL := --numprocesses=logical --maxprocesses=4 --dist=loadfile
+# Most tests wait for servers: files run side by side, three at least. `make test PARALLEL=` runs them one after the other.
+WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4 : n)))
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 
 .PHONY: demo demo-llm test quick check bench bench-llm proto clean
 
