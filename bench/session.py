@@ -15,6 +15,7 @@ from bench.perf import Load, measure
 from bench.reference import Reference
 from bench.results import OURS, Results
 from bench.servers import Program, running
+from bench.settling import rest_on
 
 WARM_UP = Load(model="add_sub", protocol="http", concurrency=1)
 
@@ -70,17 +71,20 @@ class Session:
                         self.results.add(name, program.name, {"seconds": server.start_seconds, **memory})
 
     def _measure_environment(self, packed: Packed) -> None:
-        # Nothing is removed between the rounds, and /tmp is left to the reference, which removes its environment at
-        # each stop: ext4 passes over inodes for minutes after their files were removed, one by one, and a first start
-        # beside them took seven to ten times the kernel's time.
+        # The reference unpacks into the temporary folder and removes that at each stop; naiad's store stays. Neither
+        # start is to pay for that: on some file systems making files is slow for a while where others were removed.
+        rest = rest_on(Path(tempfile.gettempdir()))
         with _folder(packed.archive.parent) as work:
             for turn in range(self.rounds):
-                for program in self.programs:
-                    place = work / str(turn)
-                    models = self._write_environment_models(program, packed, place)
-                    for name in (cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND):
-                        seconds = _start_seconds(self._without_packages(program), models, place)
+                place = work / str(turn)
+                models = {each.name: self._write_environment_models(each, packed, place) for each in self.programs}
+                for name in (cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND):
+                    # The reference last: nothing was removed before either of the two then.
+                    for program in reversed(self.programs):
+                        rest.wait()
+                        seconds = _start_seconds(self._without_packages(program), models[program.name], place)
                         self.results.add(name, program.name, {"seconds": seconds})
+                    rest.removed()
 
     def _write_environment_models(self, program: Program, packed: Packed, work: Path) -> Path:
         models = work / f"models-{program.name}"

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from bench import cases, environment, perf, report, repository
+from bench import cases, environment, perf, report, repository, settling
 from bench.profile import per_request
 from bench.reference import install
 from bench.results import OURS, THEIRS, Results
@@ -132,3 +132,22 @@ def test_profile_counts_what_ran_for_requests_and_leaves_out_the_start():
     entries = per_request(pstats.Stats(profile), 10)
     assert any(name.endswith(" answer") for name in entries)
     assert not any(name.endswith(" start") for name in entries)
+
+
+def test_a_start_waits_until_removed_files_slow_nothing_down(monkeypatch):
+    now = [1000.0]
+    slept: list[float] = []
+    monkeypatch.setattr(settling.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(settling.time, "sleep", slept.append)
+    monkeypatch.setattr(settling.os, "sync", lambda: None)
+    monkeypatch.setattr(settling, "_have_memory", lambda: None)
+    rest = settling.Rest(60.0)
+
+    now[0] += 20
+    rest.wait()
+    now[0] += 100
+    rest.wait()
+    rest.removed()
+    rest.wait()
+
+    assert slept == [40.0, 0.0, 60.0]
