@@ -16,8 +16,12 @@ _LATE_NS = 100_000
 processor, so it is not idle and has not to be woken, and who was asleep comes before those who gave way."""
 _LONG_NS = 500_000
 """Nor does it pay to wait behind somebody who takes this long."""
-_FIRST_REST_NS = 5_000_000
-_LONGEST_REST_NS = 3_200_000_000
+_PRICE = 20
+_MOST_CREDIT = 60
+"""What one such misfortune costs, where each message that was found in good time earns one: less than one in twenty
+is the noise of any machine, more is a machine that has no processor to spare."""
+_FIRST_REST_NS = 100_000_000
+_LONGEST_REST_NS = 10_000_000_000
 
 
 class BusyPoll:
@@ -27,7 +31,7 @@ class BusyPoll:
         is_on: Whether to poll now.
     """
 
-    __slots__ = ("_gap", "_last", "_limit", "_rest", "_resume", "is_on")
+    __slots__ = ("_credit", "_gap", "_last", "_limit", "_rest", "_resume", "is_on")
 
     def __init__(self, limit_us: int) -> None:
         """Poll only while something happens every *limit_us* microseconds; 0: never."""
@@ -37,6 +41,7 @@ class BusyPoll:
         self._gap = self._limit
         self._rest = _FIRST_REST_NS
         self._resume = 0
+        self._credit = _PRICE
 
     def beat(self, now: int) -> None:
         """Something happened: a message came, or went, or the work that one brought is done.
@@ -51,10 +56,16 @@ class BusyPoll:
     def gave_way(self, before: int, now: int, *, found: bool) -> None:
         """The processor was offered to others at *before* and is ours again; whether a message was *found* then."""
         if now - before > (_LATE_NS if found else _LONG_NS):
-            # Once is chance; again soon after the rest that followed is how things are, and asks for a longer one.
-            is_soon = before - self._resume < 2 * self._rest
-            self._rest = min(2 * self._rest, _LONGEST_REST_NS) if is_soon else _FIRST_REST_NS
-            self._resume = now + self._rest
-            self.is_on = False
+            self._credit -= _PRICE
+            if self._credit <= 0:
+                self.is_on = False
+                self._credit = _PRICE
+                self._resume = now + self._rest
+                self._rest = min(4 * self._rest, _LONGEST_REST_NS)
+        elif found:
+            if self._credit < _MOST_CREDIT:
+                self._credit += 1
+            else:
+                self._rest = _FIRST_REST_NS
         elif now - self._last > self._limit:
             self.is_on = False

@@ -48,8 +48,9 @@ class Pulse:
     def _turn(self) -> None:
         poll, is_fresh = self._poll, self._is_fresh
         self._is_fresh = False
-        poll.gave_way(*self._away, found=is_fresh)
-        self._away = (0, 0)
+        if self._away[1]:
+            poll.gave_way(*self._away, found=is_fresh)
+            self._away = (0, 0)
         if not is_fresh and poll.is_on:  # who has work to do does not give way
             before = time.monotonic_ns()
             os.sched_yield()
