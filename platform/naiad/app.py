@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from contextlib import AsyncExitStack
 from importlib import import_module
 
@@ -153,7 +154,13 @@ def _stop_on_signals() -> asyncio.Event:
 
 def _import_listeners() -> None:
     """Import what answers requests, while models load: their guests are processes of their own and take as long."""
-    import_module("naiad.listeners")
+    # The loop, which starts the guests meanwhile, would otherwise wait 5 ms for each of its turns.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        import_module("naiad.listeners")
+    finally:
+        sys.setswitchinterval(interval)
     # Now rather than when all is ready: nobody waits for this process.
     gc.collect()
     gc.enable()  # see `cli.serve`
