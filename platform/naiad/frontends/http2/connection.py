@@ -87,7 +87,6 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         self._application = application
         self._connections = connections
         self._inbox = inbox
-        self._loop = asyncio.get_running_loop()
         self._fields = FieldReader(self._interpret, limits.decoded_size)
         now = self._loop.time()
         self._resets = Allowance(limits.resets, limits.resets_per_second, now)
@@ -385,6 +384,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         What is not sent by then still is in an orderly end.
         """
         self._is_over = True
+        self._flush()
         if self._transport is not None:
             if self._transport.can_write_eof():
                 self._transport.write_eof()

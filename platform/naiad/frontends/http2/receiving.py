@@ -211,7 +211,7 @@ class Receiving(Sending):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._is_over:  # nothing may follow a GOAWAY that is meant
-            self._transport.write(data)
+            self._put(data)
 
     def _greeted(self) -> None:
         """The preface is here."""

@@ -25,7 +25,7 @@ from naiad.frontends.http2.peer import PeerSettings
 from naiad.frontends.http2.stream import Stream
 
 _JOINED = 1 << 16
-"""Messages up to this are written as one buffer with what is around them."""
+"""Messages up to this are written as one buffer with what is around them, and frames of one turn up to this together."""
 _TURN = 1 << 18
 """Bytes that a stream may send before it is the next one's turn."""
 
@@ -42,6 +42,10 @@ class Sending:
         self.streams: dict[int, Stream] = {}
         self.sends = 0
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        # Frames of this turn of the loop, which go together at its end.
+        self._held: list[bytes] = []
+        self._held_size = 0
         self._peer = PeerSettings()
         self._writer = FieldWriter()
         self._window = DEFAULT_WINDOW
@@ -75,10 +79,13 @@ class Sending:
             HEAD.pack(0, len(last), HEADERS, END_HEADERS | END_STREAM, number),
             last,
         ]
-        if size <= _JOINED:
-            transport.write(b"".join(pieces))
-        else:
+        if size > _JOINED:
+            self._flush()
             transport.writelines(pieces)
+        elif len(self.streams) == 1:  # no other answer can come with it
+            self._put(b"".join(pieces))
+        else:
+            self._put_soon(b"".join(pieces))
         self._done(stream)
 
     def start(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
@@ -87,7 +94,7 @@ class Sending:
             return
         self.sends += 1
         block = self._writer.constant(fields) if is_constant else self._writer.once(fields)
-        self._transport.write(frames.headers(stream.number, block, ends=ends, most=self._peer.frame_size))
+        self._put(frames.headers(stream.number, block, ends=ends, most=self._peer.frame_size))
         if ends:
             self._done(stream)
 
@@ -100,7 +107,7 @@ class Sending:
             self._window -= size
             stream.send_window -= size
             self.sends += 1
-            self._transport.write(b"".join([HEAD.pack(size >> 8, size & 255, DATA, 0, stream.number), *parts]))
+            self._put_soon(b"".join([HEAD.pack(size >> 8, size & 255, DATA, 0, stream.number), *parts]))
             if mark is not None:
                 stream.receiver.left(mark)
             return
@@ -120,7 +127,7 @@ class Sending:
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         """Break a stream off."""
         if self._transport is not None:
-            self._transport.write(frames.reset(stream.number, code))
+            self._put(frames.reset(stream.number, code))
         self._forget(stream, is_reset=True)
 
     # -- windows, turns -------------------------------------------------------------------------------------------
@@ -154,8 +161,9 @@ class Sending:
             self._window -= size
             stream.send_window -= size
             if size <= _JOINED:
-                transport.write(b"".join(made))
+                self._put_soon(b"".join(made))
             else:
+                self._flush()
                 transport.writelines(made)
         if stream.outbox:
             # Without a window of its own it waits for that, and not for its turn.
@@ -206,6 +214,29 @@ class Sending:
                 self._queue(stream)
 
     # -- the socket -----------------------------------------------------------------------------------------------
+
+    def _put(self, data: bytes) -> None:
+        """Write frames, behind those that wait for the end of the turn."""
+        if self._held:
+            self._put_soon(data)
+        elif self._transport is not None:
+            self._transport.write(data)
+
+    def _put_soon(self, data: bytes) -> None:
+        """Write frames with all others of this turn of the loop: each write costs as much as making a short answer."""
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+        self._held_size += len(data)
+        if self._held_size > _JOINED:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits for the end of the turn."""
+        held, self._held = self._held, []
+        self._held_size = 0
+        if held and self._transport is not None:
+            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
     def pause_writing(self) -> None:
         """The client does not read."""
