@@ -79,6 +79,17 @@ def test_a_version_that_is_not_there_lists_those_that_are(machine, tmp_path):
         found("==3.8", machine, tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("need_numpy", "advice"),
+    [(True, "; install one with numpy, or give the model an EXECUTION_ENV_PATH"), (False, "; install one")],
+)
+def test_whoever_builds_an_environment_is_not_told_what_a_model_needs(machine, tmp_path, need_numpy, advice):
+    with pytest.raises(InterpreterNotFoundError) as caught:
+        found("==3.8", machine, tmp_path / "cache", need_numpy=need_numpy)
+
+    assert caught.value.message.endswith(f"uv, mise, asdf and conda){advice}")
+
+
 def test_another_implementation_and_a_broken_one_are_passed_over(tmp_path):
     pypy = pretender(tmp_path / "pypy" / "python3", "3.14.0", implementation="pypy")
     broken = tmp_path / "broken"

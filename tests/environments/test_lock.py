@@ -111,7 +111,7 @@ def test_a_lock_joins_what_was_chosen_under_each_python(tmp_path: Path) -> None:
     ("lines", "python", "said"),
     [
         ("numpy<2\n", "3.9", "was resolved from other requirements than those of the recipe now; write it anew with"),
-        ("numpy\n", "3.8", "is for Python 3.9, not for 3.8; write it anew with `naiad env lock .*` --python 3.8"),
+        ("numpy\n", "3.8", "not for 3.8; write it for that, too, with `naiad env lock .* --python 3.9 --python 3.8`$"),
         ("# remark\nnumpy\n\n", "3.9", None),
     ],
 )

@@ -207,7 +207,8 @@ def test_an_entry_is_found_by_digest_or_archive(store, archive):
 
 def test_what_names_no_entry_or_two_is_told(store):
     with pytest.raises(
-        ExecutionEnvironmentError, match=r"there is no environment 'x' in .*, which holds 1; name one by"
+        ExecutionEnvironmentError,
+        match=r"there is no environment 'x' in .*, which holds 1, and no such file; name one by",
     ):
         find_entry(store, "x")
     jsonfile.write(store / ("ab" * 32) / "ready.json", {"archive": "/e"})

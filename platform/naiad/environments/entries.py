@@ -92,8 +92,9 @@ def find_entry(root: Path, text: str) -> StoreEntry:
             f"'{text}' means {len(found)} environments in {root}: {', '.join(entry.digest[:12] for entry in found)}; "
             "name one by its digest"
         )
+    nowhere = "" if Path(text).exists() else ", and no such file"
     raise ExecutionEnvironmentError(
-        f"there is no environment '{text}' in {root}, which holds {len(entries)}; name one by its digest (or the "
+        f"there is no environment '{text}' in {root}, which holds {len(entries)}{nowhere}; name one by its digest (or the "
         f"first {_SHORTEST} digits of it) or by its archive, as `naiad env list` shows them",
         code=Code.NOT_FOUND,
     )

@@ -76,7 +76,7 @@ def find_interpreter(
     )
     usable = [interpreter for interpreter in matching if interpreter.numpy or not need_numpy]
     if not usable:
-        raise _not_found(required, found, matching)
+        raise _not_found(required, found, matching, for_model=need_numpy)
     _log.info("found %s for Python %s", usable[0], required)
     return usable[0]
 
@@ -101,7 +101,7 @@ def _ask_or_none(python: Path, cache: Path) -> Interpreter | None:
 
 
 def _not_found(
-    required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter]
+    required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool
 ) -> InterpreterNotFoundError:
     looked_at = "; ".join(map(str, sorted(found, key=lambda one: one.version, reverse=True))) or "none"
     if matching:
@@ -112,7 +112,8 @@ def _not_found(
             f"{best.python}: {best.numpy_error}); run `{best.python} -m pip install numpy`, or give the model an "
             f"EXECUTION_ENV_PATH. Looked at: {looked_at}"
         )
+    advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH" if for_model else "install one"
     return InterpreterNotFoundError(
         f"no Python {required} on this machine: looked at {looked_at} (on PATH, in /usr, /opt and the folders of "
-        "pyenv, uv, mise, asdf and conda); install one with numpy, or give the model an EXECUTION_ENV_PATH"
+        f"pyenv, uv, mise, asdf and conda); {advice}"
     )

@@ -101,13 +101,18 @@ def require_current(recipe: Recipe, lock: Path, python: str) -> None:
         ConfigError: Says what differs.
     """
     head = read_head(lock)
-    anew = f"write it anew with `naiad env lock {recipe.folder}`"
+    command = f"naiad env lock {recipe.folder}"
+    anew = f"write it anew with `{command}`"
     if head.sources != sources_digest(recipe):
         raise ConfigError(f"{lock} was resolved from other requirements than those of the recipe now; {anew}")
     if head.platform != host_platform():
         raise ConfigError(f"{lock} is for {head.platform}, this machine is {host_platform()}; {anew}")
     if python not in head.pythons:
-        raise ConfigError(f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; {anew} --python {python}")
+        every = " ".join(f"--python {one}" for one in (*head.pythons, python))
+        raise ConfigError(
+            f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; write it for that, too, with "
+            f"`{command} {every}`"
+        )
 
 
 def sources_digest(recipe: Recipe) -> str:
