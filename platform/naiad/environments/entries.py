@@ -94,8 +94,8 @@ def find_entry(root: Path, text: str) -> StoreEntry:
         )
     nowhere = "" if Path(text).exists() else ", and no such file"
     raise ExecutionEnvironmentError(
-        f"there is no environment '{text}' in {root}, which holds {len(entries)}{nowhere}; name one by its digest (or the "
-        f"first {_SHORTEST} digits of it) or by its archive, as `naiad env list` shows them",
+        f"there is no environment '{text}' in {root}, which holds {len(entries)}{nowhere}; name one by its digest "
+        f"(or the first {_SHORTEST} digits of it) or by its archive, as `naiad env list` shows them",
         code=Code.NOT_FOUND,
     )
 
