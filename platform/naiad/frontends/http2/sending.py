@@ -25,7 +25,7 @@ from naiad.frontends.http2.peer import PeerSettings
 from naiad.frontends.http2.stream import Stream
 
 _JOINED = 1 << 16
-"""Messages up to this are written as one buffer with what is around them, and frames of one turn up to this together."""
+"""Messages up to this are written as one buffer with what is around them; so are the frames of one turn."""
 _TURN = 1 << 18
 """Bytes that a stream may send before it is the next one's turn."""
 
