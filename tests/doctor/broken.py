@@ -104,7 +104,7 @@ CODES = {
     ),
     "compiled_for_a_newer_system": Broken(
         "missing-symbols",
-        "need GLIBC_2.999",
+        "needs GLIBC_2.999",
         model() | {"1/fast.so": FOR_A_NEWER_SYSTEM},
         "1/fast.so",
     ),

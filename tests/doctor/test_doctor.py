@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from types import SimpleNamespace
@@ -106,8 +107,20 @@ def test_compiled_packages_of_an_environment_are_read_once(tmp_path, examine):
         ("a", "missing-symbols"),
         ("b", "missing-symbols"),
     ]
-    assert "and 1 other files need GLIBC_2.999, which this machine's glibc " in document["findings"][0]["message"]
+    assert "and 1 other file need GLIBC_2.999, which this machine's glibc " in document["findings"][0]["message"]
     assert document["findings"][0]["advice"].startswith("build the environment on a system as old as")
+
+
+def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
+    # That of the machine, not the one which the server's own interpreter asks for: that may be older.
+    here = os.confstr("CS_GNU_LIBC_VERSION").replace("glibc ", "GLIBC_").encode()
+    for_this_system = FOR_A_NEWER_SYSTEM.replace(b"\0GLIBC_2.999\0", b"\0" + here.ljust(11, b"\0") + b"\0")
+    assert for_this_system != FOR_A_NEWER_SYSTEM
+    write(tmp_path / "models" / "m", model() | {"1/fast.so": for_this_system})
+
+    _, document = examine()
+
+    assert document["findings"] == []
 
 
 def test_shared_backends_are_no_packages(tmp_path, examine):

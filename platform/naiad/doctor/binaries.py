@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -76,11 +75,12 @@ def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
         if library not in newest or _key(version) > _key(newest[library][0]):
             newest[library] = (version, asking)
     for library, (version, asking) in sorted(newest.items()):
-        more = f" and {len(asking) - 1} other files" if len(asking) > 1 else ""
+        others = len(asking) - 1
+        more = f" and {others} other file{'s' if others > 1 else ''} need" if others else " needs"
         yield Finding(
             severity=Severity.ERROR,
             code="missing-symbols",
-            message=f"{asking[0].name}{more} need {version}, which {_provider(library, prefix)} does not have",
+            message=f"{asking[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
             advice=_advice(library),
             where=str(asking[0]),
         )
@@ -96,7 +96,7 @@ def _has(library: str, version: str, prefix: Path) -> bool:
 
 
 def _glibc_has(version: str) -> bool:
-    kind, here = platform.libc_ver(sys.executable)
+    kind, here = platform.libc_ver()
     try:
         return kind != "glibc" or Version(version.removeprefix(_GLIBC)) <= Version(here)
     except InvalidVersion:
@@ -116,7 +116,7 @@ def _names_in(library: Path, version: str) -> bool:
 
 def _provider(library: str, prefix: Path) -> str:
     if library not in _RUNTIMES:
-        return f"this machine's glibc {platform.libc_ver(sys.executable)[1]}"
+        return f"this machine's glibc {platform.libc_ver()[1]}"
     return str(_find(library, prefix))
 
 
