@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import orjson
 
+from naiad.cli.run_values import input_tensor
 from naiad.errors import InvalidRequestError
 from naiad.frontends.http.infer_request import parse_infer, parse_json
-from naiad.frontends.http.json_tensors import flatten
-from naiad.protocol.datatypes import BY_NAME
-from naiad.protocol.inference import InferRequest
-from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.metadata import ModelMetadata
 
 __all__ = ["read_request"]
 
@@ -46,8 +45,9 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
         document["inputs"] = []
     if not isinstance(document.setdefault("inputs", []), list):
         raise InvalidRequestError("'inputs' must be a list of tensors, or an object of values by their names")
-    document["inputs"] += [_tensor(name, value, metadata) for name, value in short.items()]
-    return parse_infer(orjson.dumps(document), None, metadata.name, -1, _NO_LIMIT)[0]
+    request, _ = parse_infer(orjson.dumps(document), None, metadata.name, -1, _NO_LIMIT)
+    request.inputs = [*request.inputs, *(_tensor(name, value, metadata) for name, value in short.items())]
+    return request
 
 
 def _document(source: str) -> dict[str, Any]:
@@ -73,48 +73,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _tensor(name: str, value: Any, metadata: ModelMetadata) -> dict[str, Any]:
-    """The JSON of one input whose datatype is the model's."""
+def _tensor(name: str, value: Any, metadata: ModelMetadata) -> InputTensor:
     known = {tensor.name: tensor for tensor in metadata.inputs}
     tensor = known.get(name)
     if tensor is None:
         raise InvalidRequestError(
             f"model '{metadata.name}' has no input '{name}'; it has: {', '.join(known) or 'none'}"
         )
-    if isinstance(value, np.ndarray):
-        shape, data = list(value.shape), _elements(value)
-    else:
-        shape = _shape(value)
-        data = list(flatten(value)) if isinstance(value, list) else [value]
-    return {
-        "name": name,
-        "datatype": tensor.datatype,
-        "shape": _fitted(shape, tensor),
-        "data": [str(item) for item in data] if tensor.datatype == "BYTES" else _numbers(data, tensor),
-    }
-
-
-def _elements(array: np.ndarray[Any, Any]) -> list[Any]:
-    flat: list[Any] = array.ravel().tolist()
-    return [item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in flat]
-
-
-def _numbers(data: list[Any], tensor: TensorMetadata) -> list[Any]:
-    """Elements as JSON has them for the datatype: a whole number will do for a float."""
-    numpy_type = BY_NAME[tensor.datatype].numpy if tensor.datatype in BY_NAME else None
-    if numpy_type is None or numpy_type.kind != "f":
-        return data
-    return [float(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in data]
-
-
-def _shape(value: Any) -> list[int]:
-    shape = []
-    while isinstance(value, list):
-        shape.append(len(value))
-        value = value[0] if value else None
-    return shape
-
-
-def _fitted(shape: list[int], tensor: TensorMetadata) -> list[int]:
-    """The shape with a batch dimension or more in front where the model wants more dimensions than were given."""
-    return [1] * max(0, len(tensor.shape) - len(shape)) + shape
+    return input_tensor(tensor, value)
