@@ -186,6 +186,34 @@ def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
     assert client.read().status in {400, 404}
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(40)),
+        b"\x00\x00\x00\x04",
+        b"get /v2 ",
+        b"GET /v2 HTTP/1.1\n\n",
+        b"GET /v2 HTTP/1.1\nHost: here\n\r\n",
+    ],
+    ids=["TLS", "zeros", "small letters", "line feeds alone", "mixed line ends"],
+)
+def test_what_can_never_become_a_request_is_refused_at_once(client, first):
+    """A client that speaks TLS waits for an answer to its first words, for ever if need be."""
+    client.send(first)
+
+    answer = client.read()
+
+    assert (answer.status, answer.json()["error"][:24]) == (400, "malformed HTTP request: ")
+    assert client.is_ended_by_server()
+
+
+def test_an_empty_line_before_a_request_does_not_matter(client):
+    client.send(b"\r\n")
+    client.send(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+
+    assert client.read().status == 200
+
+
 def test_http_1_0_is_answered_once(client):
     client.send(request(IDENTITY, infer(1), version="1.0"))
     assert data(client.read()) == [1]

@@ -29,6 +29,9 @@ _DIRECT = 1 << 16
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_FIRST = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
+"""Bytes that a request, and an empty line before it, may begin with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -134,11 +137,12 @@ class Connection(Answering, asyncio.BufferedProtocol):
                 if size - position > self._limits.header_bytes:
                     self._refuse_header()
                     return
+                if _is_no_head(data, position):
+                    self._hand_to_parser(data, position)
                 break
             head = self._heads.find(data[position:end]) if end - position <= self._limits.header_bytes else None
             if head is None:
-                self._parser = httptools.HttpRequestParser(self)
-                self._parse(data[position:])
+                self._hand_to_parser(data, position)
                 return
             following = end + head.body_size
             if following > size:
@@ -149,7 +153,12 @@ class Connection(Answering, asyncio.BufferedProtocol):
             body = data[end:following] if head.body_size <= _SLICED else memoryview(data)[end:following]
             self._arrived(head, body)
             position = following
-        self._rest = data[position:] if position else data
+        if self._parser is None:
+            self._rest = data[position:] if position else data
+
+    def _hand_to_parser(self, data: bytes, position: int) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._parse(data[position:])
 
     def _begin_direct_body(self, head: Head, begun: memoryview) -> None:
         if head.body_size > self._limits.body_bytes:
@@ -274,3 +283,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
         if self._current is None:
             self._transport.writelines(error_text(status, message, extra=b"Connection: close\r\n"))
             self._transport.close()
+
+
+def _is_no_head(data: bytes, position: int) -> bool:
+    """Whether the beginning of a head will never be whole: it is TLS, say, or its lines end in another way."""
+    return data[position] not in _FIRST or data.find(b"\n\n", position) >= 0 or data.find(b"\n\r\n", position) >= 0
