@@ -37,11 +37,12 @@ def test_families_of_others_share_the_page(served):
     assert b'more{model="m"} 4\n' in served.ask()[1]
 
 
-def test_a_query_is_ignored(served):
-    assert served.ask("/metrics?format=text")[0].status == 200
+@pytest.mark.parametrize("path", ["/metrics?format=text", "/metrics/", "/metrics/?x"])
+def test_a_query_and_a_last_slash_are_ignored(served, path):
+    assert served.ask(path)[0].status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics/", "/metrics2", "/v2/metrics", "//metrics"])
+@pytest.mark.parametrize("path", ["/", "/metrics//", "/metrics2", "/v2/metrics", "//metrics"])
 def test_other_paths_are_not_found(served, path):
     response, body = served.ask(path)
     assert (response.status, body) == (404, b"Not Found")

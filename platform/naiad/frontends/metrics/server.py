@@ -107,6 +107,9 @@ class MetricsFrontend:
         return render(families)
 
 
+_PATHS = (b"/metrics", b"/metrics/")  # as the reference has them
+
+
 class _Connection(asyncio.Protocol):
     """One keep-alive connection."""
 
@@ -156,7 +159,7 @@ class _Connection(asyncio.Protocol):
         """Answer."""
         self._received = 0
         keep_alive = self._parser.should_keep_alive()
-        if self._url.partition(b"?")[0] != b"/metrics":
+        if self._url.partition(b"?")[0] not in _PATHS:
             self._respond(404, keep_alive=keep_alive)
         elif self._parser.get_method() != b"GET":
             self._respond(405, keep_alive=keep_alive)
