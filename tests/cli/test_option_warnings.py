@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cli.parsing import parse
 
 
@@ -18,6 +19,43 @@ def test_a_backend_directory_that_is_none_is_warned_of(tmp_path, monkeypatch):
         f"--backend-directory={file} is not a directory ({file}): no model will find its backend there",
         f"--backend-directory=gone does not exist ({tmp_path / 'gone'}): no model will find its backend there",
     )
+
+
+def test_a_folder_of_environments_that_is_none_is_warned_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse(f"--env-directory={tmp_path}").warnings == ()
+    assert parse("--env-directory=gone").warnings == (
+        f"--env-directory=gone does not exist ({tmp_path / 'gone'}): no model will find an environment there",
+    )
+
+
+@pytest.mark.parametrize("flag", ["--trace-config=triton,file=", "--trace-file="])
+def test_a_file_of_traces_in_no_folder_is_warned_of(tmp_path, monkeypatch, flag):
+    """It would be noticed at the end, when the traces are lost."""
+    monkeypatch.chdir(tmp_path)
+    said = f"traces cannot be written to gone/t.json: gone does not exist ({tmp_path / 'gone'})"
+    assert said in parse(f"{flag}gone/t.json").warnings
+    assert said not in parse(f"{flag}t.json").warnings
+    assert said not in parse(f"{flag}gone/t.json", "--trace-config=triton,file=t.json").warnings
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("python,stub-timeout-secs=3", "did you mean stub-timeout-seconds?"),
+        ("stub_timeout_seconds=3", "did you mean stub-timeout-seconds?"),
+        ("python,colour=red", "there are stub-timeout-seconds, shm-default-byte-size, shm-growth-byte-size, "),
+        ("greet,x=y", "settings of 'python' are read alone, shared backends have them, too"),
+    ],
+)
+def test_settings_of_backends_that_nobody_reads_are_warned_of(setting, said):
+    (warning,) = parse(f"--backend-config={setting}").warnings
+    assert warning.startswith(f"--backend-config={setting} has no effect: {said}")
+
+
+def test_known_settings_of_backends_are_no_reason_for_a_warning():
+    known = ["python,shm_message_queue_size=9", "thread-pool-size=2", "python,default-max-batch-size=8"]
+    assert parse(*(f"--backend-config={setting}" for setting in known)).warnings == ()
 
 
 def test_flags_of_openais_api_without_its_port_are_warned_of():

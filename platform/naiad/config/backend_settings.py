@@ -9,13 +9,35 @@ from types import MappingProxyType
 
 from naiad.errors import OptionError
 
-__all__ = ["GLOBAL", "BackendConfigs", "PythonSettings", "effective_settings", "parse_backend_configs"]
+__all__ = [
+    "GLOBAL",
+    "KNOWN_SETTINGS",
+    "BackendConfigs",
+    "PythonSettings",
+    "effective_settings",
+    "parse_backend_configs",
+]
 
 GLOBAL = ""
 """The key of settings for all backends."""
 
 BackendConfigs = Mapping[str, Mapping[str, str]]
 """Settings by name of a backend."""
+
+KNOWN_SETTINGS = (
+    "stub-timeout-seconds",
+    "shm-default-byte-size",
+    "shm-growth-byte-size",
+    "shm-region-prefix-name",
+    "shm_message_queue_size",
+    "thread-pool-size",
+    # The server's own, which it hands to every backend.
+    "auto-complete-config",
+    "backend-directory",
+    "default-max-batch-size",
+    "min-compute-capability",
+)
+"""Settings of `python` that mean something to it, or to the reference's."""
 
 _MIB = 1 << 20
 _LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
