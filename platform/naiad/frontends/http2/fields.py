@@ -22,6 +22,8 @@ Fields = tuple[Field, ...]
 
 T = TypeVar("T")
 
+_MOST_BITS = 35
+"""Numbers are shorter: hpack takes none with more bytes. To add up a longer one would take the square of its length."""
 _KEPT = 64
 _LONGEST = 1024
 
@@ -79,7 +81,7 @@ class FieldReader(Generic[T]):
 
 
 def changes_table(block: bytes) -> bool:
-    """Whether a block adds to the table of fields, or changes its size; also where it is cut off."""
+    """Whether a block adds to the table of fields, or changes its size; also where it cannot be read."""
     position, size = 0, len(block)
     try:
         while position < size:
@@ -104,14 +106,13 @@ def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
     position += 1
     if value < most:
         return value, position
-    shift = 0
-    while True:
+    for shift in range(0, _MOST_BITS, 7):
         byte = block[position]
         position += 1
         value += (byte & 0x7F) << shift
-        shift += 7
         if not byte & 0x80:
             return value, position
+    raise IndexError
 
 
 class FieldWriter:

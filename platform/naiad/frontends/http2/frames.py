@@ -27,6 +27,10 @@ MAX_WINDOW = (1 << 31) - 1
 MAX_STREAM = (1 << 31) - 1
 
 WINDOW_UPDATE_SIZE = 4
+GOAWAY_SIZE = 8
+"""At least: words may follow."""
+_MOST_WORDS = 500
+"""A frame of them shall be one that any peer takes, and what is wrong may repeat what the peer has sent."""
 _PRIORITY_SIZE = 5
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")
@@ -132,7 +136,7 @@ def ping(payload: bytes, *, is_answer: bool = False) -> bytes:
 
 def go_away(last: int, code: ErrorCode, text: str = "") -> bytes:
     """GOAWAY: streams up to *last* were or will be looked at."""
-    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + text.encode())
+    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + text.encode()[:_MOST_WORDS])
 
 
 def window_update(stream: int, size: int) -> bytes:
@@ -159,12 +163,13 @@ def content(kind: int, flags: int, payload_start: int, payload_end: int, data: b
     """
     start, end = payload_start, payload_end
     if flags & PADDED:
-        if start >= end:
-            raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without the length of its padding")
-        end -= data[start]
         start += 1
     if kind == HEADERS and flags & WITH_PRIORITY:
         start += _PRIORITY_SIZE
     if start > end:
-        raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+        raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "a frame without what its flags say that it has")
+    if flags & PADDED:
+        end -= data[payload_start]
+        if start > end:
+            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
     return start, end

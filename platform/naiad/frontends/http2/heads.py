@@ -13,6 +13,7 @@ _OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", 
 _PSEUDO = (b":method", b":scheme", b":path", b":authority")
 _REQUIRED = _PSEUDO[:3]
 _ADDED_TO_EACH = 32
+_LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 class MalformedError(ValueError):
@@ -74,7 +75,7 @@ def check_fields(fields: Fields) -> int:
         if _WRONG_IN_VALUES.search(value) is not None or (name == b"te" and value.lower() != b"trailers"):
             raise MalformedError(f"{name!r} has a value it must not have")
         if name == b"content-length":
-            if not value.isdigit() or length not in {-1, int(value)}:
+            if _LENGTH.fullmatch(value) is None or length not in {-1, int(value)}:
                 raise MalformedError("content-length is no length")
             length = int(value)
     return length
