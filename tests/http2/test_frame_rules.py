@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import select
+import socket
+
 import pytest
 from http2.peer import REQUEST
 from naiad.frontends.http2 import frames
@@ -30,6 +35,7 @@ OF_CONNECTION = {
     "HEADERS on a stream of the server's": (raw(frames.HEADERS, 4, 2, b"\x82"), Code.PROTOCOL_ERROR),
     "HEADERS with more padding than content": (raw(frames.HEADERS, 0xC, 3, b"\x09\x82"), Code.PROTOCOL_ERROR),
     "HEADERS without the length of its padding": (raw(frames.HEADERS, 0xC, 3), Code.FRAME_SIZE_ERROR),
+    "HEADERS without its priority": (raw(frames.HEADERS, 0x24, 3, bytes(4)), Code.FRAME_SIZE_ERROR),
     "HEADERS that HPACK cannot decode": (
         raw(frames.HEADERS, 4, 3, b"\xff\xff\xff\xff\xff\xff\xff"),
         Code.COMPRESSION_ERROR,
@@ -46,6 +52,7 @@ OF_CONNECTION = {
     "RST_STREAM on a stream that was never open": (raw(frames.RST_STREAM, 0, 9, bytes(4)), Code.PROTOCOL_ERROR),
     "RST_STREAM of another size": (raw(frames.RST_STREAM, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
     "PRIORITY on stream 0": (raw(frames.PRIORITY, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
+    "PRIORITY of another size": (raw(frames.PRIORITY, 0, 9, bytes(4)), Code.FRAME_SIZE_ERROR),
     "SETTINGS on a stream": (raw(frames.SETTINGS, 0, 1), Code.PROTOCOL_ERROR),
     "SETTINGS of another size": (raw(frames.SETTINGS, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
     "an acknowledgement with settings": (raw(frames.SETTINGS, 1, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
@@ -56,6 +63,7 @@ OF_CONNECTION = {
     "PUSH_PROMISE": (raw(frames.PUSH_PROMISE, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
     "PING on a stream": (raw(frames.PING, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "PING of another size": (raw(frames.PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "GOAWAY of less than its size": (raw(frames.GOAWAY, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "GOAWAY on a stream": (raw(frames.GOAWAY, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "WINDOW_UPDATE of another size": (raw(frames.WINDOW_UPDATE, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
     "WINDOW_UPDATE of nothing": (frames.window_update(0, 0), Code.PROTOCOL_ERROR),
@@ -78,18 +86,42 @@ def test_it_ends_the_connection_with_a_code_and_words(peer, server, name):
     server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
 
 
-@pytest.mark.parametrize(
-    "preface",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        frames.PREFACE[:-1] + b"x" + frames.settings(()),
-        frames.PREFACE + frames.ping(bytes(8)),
-    ],
-)
-def test_a_wrong_preface_is_refused(server, connect, preface):
-    peer = connect(server, preface=preface)
+def test_a_preface_goes_on_with_settings(server, connect):
+    peer = connect(server, preface=frames.PREFACE + frames.ping(bytes(8)))
+    assert peer.read().kind == frames.SETTINGS
     assert peer.away().code == Code.PROTOCOL_ERROR
     assert peer.ended()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000),
+        frames.PREFACE[:-1] + b"x" + frames.settings(()),
+        b"\x16\x03\x01\x02\x00",
+    ],
+)
+def test_who_speaks_something_else_is_told_so_in_http_1(server, said):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(said)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, answer.getheader("connection")) == (400, "close")
+        assert b"This port speaks HTTP/2" in answer.read()
+        assert not client.recv(1)
+    server.loop.until(lambda: not server.connections)
+
+
+def test_who_says_nothing_hears_nothing(server):
+    """A client of HTTP/1.1 would take settings for an answer."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(frames.PREFACE)
+        server.loop.until(lambda: server.connections)
+        assert not select.select([client], [], [], 0.05)[0]
+        server.drain()
+        with contextlib.suppress(ConnectionResetError):
+            assert not client.recv(1)
 
 
 def test_the_preface_may_come_in_pieces(server, connect):

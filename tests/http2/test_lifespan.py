@@ -29,6 +29,22 @@ def test_an_orderly_end_takes_two_steps_and_answers_what_came_between(server, pe
     assert peer.ended()
 
 
+def test_the_last_stream_that_is_answered_is_told_once(server, peer):
+    """It must not become greater (RFC 9113, 6.8), whatever the client says."""
+    peer.request(1, fields=HOLD, ends=True)
+    assert peer.is_alive()
+    server.drain()
+    peer.away()
+    answer = frames.ping(peer.until(frames.PING).payload, is_answer=True)
+    peer.send(answer)
+    assert peer.away().last == 1
+    peer.request(3, ends=True)
+    peer.send(answer)
+    assert peer.is_alive()
+    peer.send(frames.window_update(0, 0))
+    assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+
+
 def test_an_idle_connection_ends_at_once(server, peer):
     server.loop.until(lambda: server.connections)
     assert peer.is_alive()

@@ -107,19 +107,6 @@ def test_a_small_block_of_many_fields_ends_the_connection(peer):
     assert peer.away().code == CALM
 
 
-def test_who_asks_and_does_not_read_is_sent_away(serve, connect):
-    """Answers to pings wait in the server while the client does not read them, up to a limit."""
-    server = serve(Limits(unsent=10_000, oddities=10**9))
-    peer = connect(server)
-    server.loop.until(lambda: server.connections)
-    pings = frames.ping(bytes(8)) * 5000
-    peer.socket.settimeout(20)
-    with pytest.raises(OSError, match=r".*"):  # noqa: PT012 - whichever write fails
-        while server.loop.call(lambda: len(server.connections)):
-            peer.send(pings)
-        raise OSError("the server has closed the connection")
-
-
 def test_a_client_that_says_nothing_is_let_go(serve, connect):
     peer = connect(serve(Limits(handshake_seconds=0.05)), preface=b"PRI")
     assert peer.ended()

@@ -12,7 +12,6 @@ from naiad.frontends.http2.fields import FieldReader, Fields
 from naiad.frontends.http2.frames import (
     ACK,
     CONTINUATION,
-    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     GOAWAY,
@@ -28,9 +27,9 @@ from naiad.frontends.http2.frames import (
     WITH_PRIORITY,
     ConnectionProblem,
     ErrorCode,
-    Setting,
     StreamProblem,
 )
+from naiad.frontends.http2.greeting import NOT_HTTP_2, greeting
 from naiad.frontends.http2.heads import MalformedError, RequestHead, check_fields, request_head
 from naiad.frontends.http2.lifespan import Lifespan, Lifetimes
 from naiad.frontends.http2.limits import Allowance, Limits
@@ -94,7 +93,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         self.lifespan = Lifespan(self, lifetimes, self._loop)
         self._most_accepted = MAX_STREAM
         self._is_direct = False
-        self._unread = 0
+        self._is_deaf = False
 
     def __repr__(self) -> str:
         return f"<Connection streams={len(self.streams)} last=#{self._last}>"
@@ -104,21 +103,11 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by class
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None and secured.selected_alpn_protocol() != "h2":
-            self._is_over = True
-            self._transport.abort()
-            return
         self._connections.add(self)
         self.lifespan.begin(self._limits.handshake_seconds)
-        limits = self._limits
-        own = (
-            (Setting.MAX_CONCURRENT_STREAMS, limits.streams),
-            (Setting.INITIAL_WINDOW_SIZE, limits.stream_window),
-            (Setting.MAX_FRAME_SIZE, limits.frame_size),
-            (Setting.MAX_HEADER_LIST_SIZE, limits.fields_size),
-        )
-        self._write(frames.settings(own) + frames.window_update(0, limits.window - DEFAULT_WINDOW))
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and secured.selected_alpn_protocol() != "h2":
+            self._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client went away, or we closed."""
@@ -151,7 +140,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
                 self._is_direct = False
                 self._filled(nbytes)
             elif self._rest:
-                self._read(self._rest + self._inbox[:nbytes])
+                self._gather(self._inbox[:nbytes])
             else:
                 self._read(bytes(self._inbox[:nbytes]))
         except ConnectionProblem as problem:
@@ -159,6 +148,24 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         except Exception:
             logger.exception("cannot go on with %r", self)
             self.give_up(ErrorCode.INTERNAL_ERROR, "unforeseen")
+        if self._is_blocked:
+            self._heed_backlog()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        if self._is_deaf and self._transport is not None:
+            self._is_deaf = False
+            self._transport.resume_reading()
+
+    def _heed_backlog(self) -> None:
+        """Read nothing more from a client that does not read: what answers it would have to wait here."""
+        transport = self._transport
+        if transport is None or self._is_deaf or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > self._limits.unsent:
+            self._is_deaf = True
+            transport.pause_reading()
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -236,15 +243,18 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
 
     # -- other frames -------------------------------------------------------------------------------------------
 
+    def _turn_away(self) -> None:
+        self._write(NOT_HTTP_2)
+        self._linger(is_orderly=False)
+
     def _greeted(self) -> None:
+        self._write(greeting(self._limits))
         self.lifespan.greeted()
 
     def _other(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != _SIZES.get(kind, len(payload)):
-            problem = f"a frame of kind {kind} with {len(payload)} bytes"
-            if kind == PRIORITY:
-                raise StreamProblem(number, ErrorCode.FRAME_SIZE_ERROR)
-            raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, problem)
+        size = len(payload)
+        if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < frames.GOAWAY_SIZE):
+            raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, f"a frame of kind {kind} with {size} bytes")
         if (kind in _OF_STREAMS and not number) or (kind in _OF_CONNECTION and number):
             raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"a frame of kind {kind} on stream {number}")
         if kind == RST_STREAM:
@@ -255,7 +265,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
             self._settings(flags, payload)
         elif kind in {PUSH_PROMISE, CONTINUATION}:
             raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"a frame of kind {kind} out of place")
-        elif kind != GOAWAY:  # the client may say so and go on with what is open
+        else:  # with GOAWAY as well the client may go on with what is open
             self._spend()
 
     def _window_update(self, number: int, size: int) -> None:
@@ -281,36 +291,28 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         self._close_if_drained()
 
     def _ping(self, flags: int, payload: bytes) -> None:
+        self._spend()
         if flags & ACK:
             self.lifespan.answered(payload)
             return
-        self._spend()
         self.lifespan.pinged()
-        if not self._is_over:
-            self._answer(frames.ping(payload, is_answer=True))
+        self._write(frames.ping(payload, is_answer=True))
 
     def _settings(self, flags: int, payload: bytes) -> None:
+        self._spend()
         if flags & ACK:
             if payload:
                 raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement with settings")
             return
-        self._spend()
+        window = self._peer.window
         self._peer_set(payload)
-        self._answer(frames.SETTINGS_ACK)
+        if self._peer.window != window:
+            self._spend(len(self.streams) // self._limits.streams_moved)
+        self._write(frames.SETTINGS_ACK)
         self._pump()  # after the answer, with which the peer begins to count by its new windows
 
-    def _answer(self, frame: bytes) -> None:
-        """Answer a frame that is answered whether the client reads or not."""
-        if self._is_blocked and self._transport is not None:
-            self._unread += len(frame)
-            if self._unread > self._limits.unsent:
-                raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "answers are asked for and not read")
-        else:
-            self._unread = 0
-        self._write(frame)
-
-    def _spend(self) -> None:
-        if not self._oddities.take(self._loop.time()):
+    def _spend(self, count: int = 1) -> None:
+        if not self._oddities.take(self._loop.time(), count):
             raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     # -- the end of streams -------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         """End the connection, and say why."""
         if self._is_over:
             return
-        self._write(frames.go_away(self._last, code, text))
+        self._write(frames.go_away(min(self._last, self._most_accepted), code, text))
         self._linger(is_orderly=False)
         self._cancel_all()
 

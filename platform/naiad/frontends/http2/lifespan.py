@@ -113,6 +113,9 @@ class Lifespan:
         if self.is_draining:
             return
         self.is_draining = True
+        if "handshake" in self._timers:  # nothing was asked, and nothing said
+            self._owner.abort()
+            return
         self._owner.announce_end(is_final=False)
         self._owner.ping(_DRAIN)
         self._later("drain", _DRAIN_SECONDS, self._drained)
@@ -141,7 +144,7 @@ class Lifespan:
         """The client has answered a ping."""
         if payload == _KEEPALIVE:
             self._cancel("answer")
-        elif payload == _DRAIN and self.is_draining:
+        elif payload == _DRAIN and "drain" in self._timers:
             self._drained()
 
     def _drained(self) -> None:

@@ -21,9 +21,10 @@ class Limits:
         resets: Streams that a client may take back, or have reset by its errors, at once (CVE-2023-44487,
             CVE-2025-8671). Clients do that with all their calls when they end.
         resets_per_second: The same in the long run.
-        oddities: Frames that make work and bring nothing (empty DATA, PING, SETTINGS, PRIORITY) at once.
+        oddities: Frames that make work and bring nothing (empty DATA, PING, SETTINGS, PRIORITY and so on) at once.
         oddities_per_second: The same in the long run.
-        unsent: Bytes of answers to such frames that may wait for a client that does not read.
+        streams_moved: With how many open streams new windows count as another such frame: all are gone through.
+        unsent: Bytes that may wait for a client that does not read; beyond that nothing is read from it.
         handshake_seconds: Time from the connection to the client's preface.
     """
 
@@ -39,7 +40,8 @@ class Limits:
     resets_per_second: int = 1000
     oddities: int = 10_000
     oddities_per_second: int = 1000
-    unsent: int = 1 << 20
+    streams_moved: int = 64
+    unsent: int = 1 << 22
     handshake_seconds: float = 120
 
 
@@ -54,12 +56,12 @@ class Allowance:
         self._left = float(burst)
         self._since = now
 
-    def take(self, now: float) -> bool:
-        """Take one; False where there is none left."""
-        if self._left < 1:
+    def take(self, now: float, count: int = 1) -> bool:
+        """Take some; False where there are not so many left."""
+        if self._left < count:
             self._left = min(self._burst, self._left + (now - self._since) * self._per_second)
             self._since = now
-            if self._left < 1:
+            if self._left < count:
                 return False
-        self._left -= 1
+        self._left -= count
         return True

@@ -42,7 +42,9 @@ class Receiving(Sending):
         super().__init__()
         self._limits = limits
         self._is_over = False
-        self._rest = b""
+        # What has come of a frame that is not all here, and how many bytes of it have not.
+        self._rest: bytes | bytearray = b""
+        self._missing = 0
         self._read: Callable[[bytes], None] = self._read_preface
         self._receive_window = limits.window
         self._last = 0
@@ -58,18 +60,20 @@ class Receiving(Sending):
 
     def _read_preface(self, data: bytes) -> None:
         if not data.startswith(PREFACE[: len(data)]):
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
-        self._rest = data
-        if len(data) < len(PREFACE) + HEAD_SIZE:
+            self._turn_away()
             return
+        if len(data) < len(PREFACE) + HEAD_SIZE:
+            self._rest, self._missing = data, 1
+            return
+        self._greeted()
         if data[len(PREFACE) + 3] != frames.SETTINGS:
             raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        self._greeted()
         self._read = self._read_frames
         self._read(data[len(PREFACE) :])
 
     def _read_frames(self, data: bytes) -> None:
         position, size = 0, len(data)
+        missing = HEAD_SIZE
         if self._data_left:
             position = self._more_data(data)
         while size - position >= HEAD_SIZE and not self._is_over:
@@ -84,13 +88,28 @@ class Receiving(Sending):
                 if kind == DATA and length > DEFAULT_FRAME_SIZE and not flags & PADDED and self._begun is None:
                     self._begin_data(number, flags, data, start, length)
                     return
+                missing += length
                 break
             try:
                 self._frame(kind, flags, number, data, start, end)
             except StreamProblem as problem:
                 self._break_off(problem)
             position = end
-        self._rest = data[position:] if position < size else b""
+        if position < size:
+            self._rest = data[position:]
+            self._missing = missing - (size - position)
+        else:
+            self._rest = b""
+
+    def _gather(self, piece: memoryview) -> None:
+        """Take more of a frame: what has come of it is copied once it is all here, however small the pieces are."""
+        self._missing -= len(piece)
+        if self._missing <= 0:
+            self._read(b"".join((self._rest, piece)))
+        elif isinstance(self._rest, bytes):
+            self._rest = bytearray(self._rest) + piece
+        else:
+            self._rest += piece
 
     def _frame(self, kind: int, flags: int, number: int, data: bytes, start: int, end: int) -> None:
         if self._begun is not None:
@@ -213,6 +232,10 @@ class Receiving(Sending):
         if self._transport is not None and not self._is_over:  # nothing may follow a GOAWAY that is meant
             self._put(data)
 
+    def _turn_away(self) -> None:
+        """What came is no preface."""
+        raise NotImplementedError
+
     def _greeted(self) -> None:
         """The preface is here."""
         raise NotImplementedError
@@ -237,6 +260,6 @@ class Receiving(Sending):
         """End a stream whose client broke a rule."""
         raise NotImplementedError
 
-    def _spend(self) -> None:
-        """Count a frame that brings nothing."""
+    def _spend(self, count: int = 1) -> None:
+        """Count a frame that brings nothing, or the work of several."""
         raise NotImplementedError
