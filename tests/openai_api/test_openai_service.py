@@ -146,6 +146,12 @@ def test_bodies_that_are_no_objects_and_paths_that_are_none(server):
         assert (status, answer["error"]["message"].startswith(message)) == (400, True)
     status, answer = raw(port, "GET", "/v1/nothing")
     assert (status, answer["error"]["message"]) == (404, "Invalid URL (GET /v1/nothing)")
+    for path in ("/completions", "/v1/v1/completions", "/openai/v1/completions"):
+        status, answer = raw(port, "POST", path, b"{}")
+        assert (status, answer["error"]["message"]) == (
+            404,
+            f"Invalid URL (POST {path}); did you mean /v1/completions? A client's base_url ends in /v1, once",
+        )
     status, answer = raw(port, "GET", "/v1/completions")
     assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
     assert raw(port, "GET", "/v2/health/live")[0] == 404

@@ -50,6 +50,8 @@ PREFIX = b"/v1/"
 _HEALTH = ("/health", "/health/ready")
 """Where vLLM's server and Triton's frontend say whether they are well; asked without a key."""
 _INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
+_BASE = "/v1"
+_MODELS = f"{_BASE}/models"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 
 
@@ -135,7 +137,7 @@ class OpenAiApi:
             _expect(method, "POST")
             self._check_restriction(exchange, Api.INFERENCE)
             self._posts[path](exchange)
-        elif path == "/v1/models":
+        elif path == _MODELS:
             _expect(method, "GET")
             self._check_restriction(exchange, Api.METADATA)
             exchange.respond(json_response({"object": "list", "data": self._models()}))
@@ -148,7 +150,13 @@ class OpenAiApi:
             self._check_restriction(exchange, Api.METADATA)
             exchange.respond(json_response(self._model(unquote(found[1]))))
         else:
-            raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')})", status=NOT_FOUND)
+            hint = self._meant(path)
+            raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')}){hint}", status=NOT_FOUND)
+
+    def _meant(self, path: str) -> str:
+        """What to say of a path that lacks its beginning, or has another: clients are told a base URL."""
+        known = next((one for one in (*self._posts, _MODELS) if path.endswith(one.removeprefix(_BASE))), None)
+        return f"; did you mean {known}? A client's base_url ends in {_BASE}, once" if known else ""
 
     async def _health(self, exchange: Exchange) -> None:
         try:
