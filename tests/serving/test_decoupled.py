@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from serving.contract import REFERENCE, Stream, ours, run, serving, stream
 from tritonclient.grpc import InferenceServerClient
@@ -292,17 +294,26 @@ def test_statistics_count_requests_by_how_they_ended(server):
 
 def response_counts(server, model: str) -> list[dict[str, int]]:
     """Over HTTP, found to be the same over gRPC: how many of what there were at each place, but for none."""
-    [stats] = server.get(f"/v2/models/{model}/stats").json()["model_stats"]
-    places = stats["response_stats"]
-    with InferenceServerClient(server.grpc_url) as client:
+
+    def over_http() -> dict[str, Any]:
+        [stats] = server.get(f"/v2/models/{model}/stats").json()["model_stats"]
+        return stats["response_stats"]
+
+    def over_both() -> tuple[dict[str, Any], dict[str, Any]] | None:
+        places = over_http()
         [same] = client.get_inference_statistics(model, as_json=True)["model_stats"]
-    for key, place in same.get("response_stats", {}).items():
+        # A request may end between two questions: only what had not changed when both were answered can be compared.
+        return (places, same.get("response_stats", {})) if over_http() == places else None
+
+    with InferenceServerClient(server.grpc_url) as client:
+        places, same = server.wait_for(over_both, "statistics that stay as they are while both protocols are asked")
+    for key, place in same.items():
         for name, duration in place.items():
             assert {part: int(number) for part, number in duration.items()} == {
                 part: number for part, number in places[key][name].items() if number
             }
     assert list(places) == [str(place) for place in range(len(places))]
-    assert set(same.get("response_stats", {})) == set(places)
+    assert set(same) == set(places)
     return [{name: value["count"] for name, value in place.items() if value["count"]} for place in places.values()]
 
 

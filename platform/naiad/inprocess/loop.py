@@ -17,6 +17,7 @@ __all__ = ["LoopThread"]
 
 _T = TypeVar("_T")
 _CLOSED = "Server not started"
+_GLANCE_SECONDS = 0.5
 
 
 class LoopThread:
@@ -43,7 +44,7 @@ class LoopThread:
                 raise InvalidArgumentError(_CLOSED)
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            return _waited(future)
         except BaseException:
             future.cancel()
             raise
@@ -82,6 +83,20 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+def _waited(future: concurrent.futures.Future[_T]) -> _T:
+    """The result of something that may take long.
+
+    A signal whose handler is due while the caller's thread gets ready to sleep does not wake it: Python looks for
+    signals before and after, but the sleep itself has begun by then. Ctrl-C would be lost, so it is left now and then.
+    """
+    while True:
+        try:
+            return future.result(_GLANCE_SECONDS)
+        except concurrent.futures.TimeoutError:
+            if future.done():  # meanwhile, or that was its own
+                return future.result()
 
 
 class _Workers(concurrent.futures.ThreadPoolExecutor):
