@@ -195,10 +195,20 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
         (("kubernetes", "--image=i", "--model-repository=/m", "--grpc-port=0"), "--grpc-port=0 is any port"),
         (("systemd", "--unpacked-bundle=nowhere"), "nowhere is no bundle of naiad"),
         (("systemd", "--model-repository=/m", "--cpus=many"), "--cpus=many is no number"),
+        (("systemd", "--model-repository=/m", "--cpus=0"), "--cpus=0 is no number"),
+        (("systemd", "--model-repository=/m", "--memory=8Gi"), "--memory=8Gi is no amount of memory as systemd writes"),
+        (("kubernetes", "--image=i", "--model-repository=/m", "--memory=8 GB"), "--memory=8 GB is no amount of memory"),
+        (("kserve", "--image=i", "--cpus=1,5"), "--cpus=1,5 is no number of processors"),
     ],
 )
 def test_what_could_not_be_started_or_watched_is_refused(refused, arguments, message):
     assert message in refused(*arguments)
+
+
+def test_a_wrong_flag_is_told_after_the_flags_of_this_command(refused):
+    said = refused("systemd", "--model-repository=/m", "--memry=8G")
+    assert "--memory <string>" in said
+    assert said.endswith("unknown flag; did you mean --memory?\n")
 
 
 def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):

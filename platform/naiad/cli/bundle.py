@@ -61,7 +61,7 @@ def bundle(arguments: Sequence[str]) -> int:
             return _verify(Path(asked[_VERIFY.name][-1]), flags)
         return _make(asked, flags)
     except UsageError as error:
-        return report(error, _PROGRAM)
+        return report(error, _PROGRAM, with_help(_OWN_FLAGS, _GROUP))
     except NaiadError as error:
         print(error.message, file=sys.stderr)
     except OSError as error:

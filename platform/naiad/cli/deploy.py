@@ -68,7 +68,7 @@ def deploy(arguments: Sequence[str]) -> int:
         text = _KINDS[others[0]](asked, flags)
         _write(text, asked)
     except UsageError as error:
-        return report(error, _PROGRAM)
+        return report(error, _PROGRAM, with_help(_OWN_FLAGS, _GROUP))
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return 1

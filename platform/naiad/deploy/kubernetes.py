@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from naiad.deploy.server import LIVE, READY, STORE, Deployed
+from naiad.errors import DeploymentError
 
 __all__ = ["Pod", "container", "deployment", "pod_security", "service", "volumes"]
 
 _TEMPORARY = "/tmp"  # noqa: S108 - in the container
+_CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
+_MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,19 @@ class Pod:
     models_claim: str = ""
     store_claim: str = ""
     uid: int | None = None
+
+    def __post_init__(self) -> None:
+        """Look at the amounts, which Kubernetes would refuse when the file is applied.
+
+        Raises:
+            DeploymentError: If one is none.
+        """
+        if not _CPUS.fullmatch(self.cpus):
+            raise DeploymentError(f"--cpus={self.cpus} is no number of processors, such as 2 or 500m")
+        if not _MEMORY.fullmatch(self.memory):
+            raise DeploymentError(
+                f"--memory={self.memory} is no amount of memory as Kubernetes writes it, such as 8Gi or 8G"
+            )
 
 
 def deployment(server: Deployed, pod: Pod) -> dict[str, Any]:

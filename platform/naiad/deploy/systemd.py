@@ -49,6 +49,7 @@ LimitNOFILE=65536
 WantedBy=multi-user.target
 """
 _PRIVILEGED = 1024
+_MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
 
 
 def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: str = "", gpus: bool = False) -> str:
@@ -62,8 +63,10 @@ def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: st
         gpus: Whether guests use devices.
 
     Raises:
-        DeploymentError: If *cpus* is no number.
+        DeploymentError: If *cpus* or *memory* is nothing that systemd takes.
     """
+    if memory and not _MEMORY.fullmatch(memory):
+        raise DeploymentError(f"--memory={memory} is no amount of memory as systemd writes it, such as 8G or 50%")
     needs_port = any(port < _PRIVILEGED for port in server.ports.values())
     limits = [f"MemoryMax={memory}"] * bool(memory)
     if cpus:
@@ -79,10 +82,10 @@ def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: st
 
 
 def _percent(cpus: str) -> int:
-    try:
-        return round(float(cpus) * 100)
-    except ValueError:
-        raise DeploymentError(f"--cpus={cpus} is no number of processors, such as 1.5") from None
+    percent = round(float(cpus) * 100) if re.fullmatch(r"\d+(\.\d+)?", cpus) else 0
+    if not percent:
+        raise DeploymentError(f"--cpus={cpus} is no number of processors, such as 1.5")
+    return percent
 
 
 def _quoted(word: str) -> str:
