@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import struct
 import zlib
 
 import pytest
 from http2.peer import Peer
+from naiad.frontends.grpc import stream_call
 from naiad.frontends.grpc.prefixed import BufferPool, MessageError, MessageReader, framed
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
@@ -190,6 +192,29 @@ def test_a_reset_takes_the_request_back(served, peer):
     assert status(ask(peer, stream=5)) == ("OK", "")
 
 
+def buffers():
+    """What readers of messages refer to."""
+    readers = [each for each in gc.get_objects() if isinstance(each, MessageReader)]
+    return gc.get_referents(*readers)
+
+
+def test_half_a_message_goes_with_its_call(served, peer):
+    """Its call is part of a cycle, and collections are rare."""
+    gc.collect()
+    gc.disable()
+    try:
+        for number, path in ((1, STREAM), (3, INFER)):
+            peer.request(number, fields=fields(path))
+            peer.data(number, prefixed(bytes(100_000), size=1_000_000))
+        assert peer.is_alive()
+        assert sum(isinstance(each, bytearray) and len(each) == 1_000_000 for each in buffers()) == 2
+        peer.send(frames.reset(1, ErrorCode.CANCEL), frames.reset(3, ErrorCode.CANCEL))
+        assert peer.is_alive()
+        assert not any(isinstance(each, bytearray) and len(each) == 1_000_000 for each in buffers())
+    finally:
+        gc.enable()
+
+
 def test_an_end_of_the_connection_takes_all_requests_back(served, peer):
     for number in range(1, 41, 2):
         peer.request(number, fields=fields(INFER))
@@ -251,6 +276,25 @@ def test_requests_of_a_client_that_does_not_read_wait(served, connect):
     assert len(served.engine.requests) == 30
     peer.data(1, b"", ends=True)
     assert peer.fields(peer.until(frames.HEADERS).payload) == {"grpc-status": "0"}
+
+
+def test_requests_in_flight_are_no_more_than_what_their_answers_may_take(served, connect, monkeypatch):
+    """All of these may come while the client does not read."""
+    monkeypatch.setattr(stream_call, "_MOST_EXPECTED", 1_000_000)
+    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
+    peer.send(frames.window_update(0, 1 << 28))
+    peer.request(1, fields=fields(STREAM))
+    for _ in range(10):
+        peer.data(1, prefixed(infer_request("held", size=100_000)))
+    peer.data(1, b"", ends=True)
+    assert peer.is_alive()
+    assert len(served.engine.requests) == 3
+    served.loop.call(served.engine.release)
+    received = b""
+    while (frame := peer.read()).kind != frames.HEADERS or not frame.flags & frames.END_STREAM:
+        received += frame.payload if frame.kind == frames.DATA else b""
+    assert len(received) > 10 * 400_000
+    assert len(served.engine.requests) == 10
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5_000_000])

@@ -149,6 +149,7 @@ class Call:
 
     def _end(self) -> None:
         self._is_over = True
+        self._reader = None  # half a message may be long, and calls of streams wait for the collector of garbage
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

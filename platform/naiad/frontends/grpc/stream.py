@@ -76,6 +76,11 @@ class InferStream:
         return not self._in_flight and not self.outgoing
 
     @property
+    def pending(self) -> int:
+        """How many requests have responses to come, or to go out behind those of earlier ones."""
+        return max(len(self._in_flight), len(self._in_order))
+
+    @property
     def is_finished(self) -> bool:
         """Whether the last message of the last request is taken."""
         return self._requests_ended and self.is_idle

@@ -17,13 +17,15 @@ from naiad.frontends.status import GrpcStatus
 
 _MOST_UNSENT = 1 << 22
 """Bytes of answers that wait for the client before its further requests do."""
+_MOST_EXPECTED = 1 << 26
+"""Bytes of answers that are expected to requests in flight, before further requests wait: at worst all come unsent."""
 _NO_TICKET = object()
 
 
 class StreamCall(Call):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_has_ended", "_inference", "_is_feeding", "_waiting")
+    __slots__ = ("_has_ended", "_inference", "_is_feeding", "_longest", "_waiting")
 
     def __init__(self, stream: Stream, head: CallHead[Any], serving: Serving) -> None:
         super().__init__(stream, head, serving)
@@ -39,6 +41,7 @@ class StreamCall(Call):
         self._waiting: deque[bytes] = deque()
         self._has_ended = False
         self._is_feeding = False
+        self._longest = 0  # message, either way: what is known of answers to come
         serving.gate.watch(self._pump)
 
     def left(self, mark: object) -> None:
@@ -59,8 +62,10 @@ class StreamCall(Call):
             return
         self._is_feeding = True
         try:
-            while self._waiting and not self._is_over and self._stream.unsent < _MOST_UNSENT:
-                self._inference.feed(self._waiting.popleft())
+            while self._waiting and not self._is_over and self._has_room():
+                message = self._waiting.popleft()
+                self._longest = max(self._longest, len(message))
+                self._inference.feed(message)
         except Exception as error:  # noqa: BLE001 - it becomes the call's status
             self.fail(error)
         finally:
@@ -74,6 +79,10 @@ class StreamCall(Call):
                 self.fail_with(GrpcStatus.INTERNAL, CUT_OFF)
             else:
                 self._inference.end_of_requests()
+
+    def _has_room(self) -> bool:
+        """Whether the answers to another request could wait here for a client that does not read."""
+        return self._stream.unsent < _MOST_UNSENT and self._inference.pending * self._longest < _MOST_EXPECTED
 
     def _pump(self) -> None:
         """Send what there is to send, and the end after it."""
@@ -89,11 +98,14 @@ class StreamCall(Call):
             self._finish()
         elif self._serving.gate.closed and inference.is_idle:
             self.fail(NotReadyError(SHUTTING_DOWN))
+        elif self._waiting:
+            self._feed()
 
     def _send(self, message: bytes, ticket: int | None) -> None:
         stream, encoding = self._stream, self._head.answers
         if not self._begun:
             self._begin()
+        self._longest = max(self._longest, len(message))
         parts, size = framed([message], len(message), encoding)
         stream.connection.send(stream, parts, size, _NO_TICKET if ticket is None else ticket)
 
