@@ -8,9 +8,11 @@ import gc
 import gzip
 import struct
 import zlib
+from urllib.parse import unquote
 
 import pytest
 from http2.peer import Peer
+from naiad.errors import InvalidRequestError
 from naiad.frontends.grpc import stream_call
 from naiad.frontends.grpc.prefixed import BufferPool, MessageError, MessageReader, framed
 from naiad.frontends.http2 import frames
@@ -99,6 +101,33 @@ def test_an_error_is_fields_alone_and_its_text_is_percent_encoded(served, peer):
         "grpc-status": "2",
         "grpc-message": "Unexpected <class 'ZeroDivisionError'>: 50 %25 %C3%BCn%C3%AFcode%0A",
     }
+
+
+def test_an_error_keeps_the_spaces_around_its_text(served, peer):
+    def answer(engine, request, sink):
+        raise InvalidRequestError("  two before, one behind ")
+
+    served.engine.models["identity"].answer = answer
+    text = status(ask(peer, prefixed(infer_request()), path=INFER))[1]
+    assert text == "%20 two before, one behind%20"
+    assert unquote(text) == "  two before, one behind "
+
+
+@pytest.mark.parametrize("timeout", ["99999999H", "99999999S", "1H", "9999999M"])
+def test_a_call_may_take_very_long(peer, timeout):
+    assert status(ask(peer, grpc_timeout=timeout)) == ("OK", "")
+
+
+@pytest.mark.parametrize("timeout", ["0S", "1n", "0H", "00000001u"])
+def test_a_deadline_may_be_over_at_once(served, peer, timeout):
+    answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout=timeout)
+    assert status(answer)[0] == "DEADLINE_EXCEEDED"
+
+
+@pytest.mark.parametrize("timeout", ["", "S", "1", "-1S", "1.5S", "1s", "1 S", "123456789n", "1SS"])
+def test_a_deadline_that_is_none_is_refused(peer, timeout):
+    name, text = status(ask(peer, None, grpc_timeout=timeout))
+    assert (name, text.partition(":")[0]) == ("INTERNAL", "malformed grpc-timeout")
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,10 @@ def connect(serve):
         yield connect
 
 
+def test_no_time_of_silence_is_too_short_for_the_loop():
+    assert GrpcSettings(keepalive_time_ms=0).lifetimes().keepalive_time == 0.001
+
+
 def test_silence_is_answered_with_a_ping_and_more_silence_ends_the_connection(connect):
     connection = connect(keepalive_time_ms=1000, keepalive_timeout_ms=200, keepalive_permit_without_calls=True)
     assert connection.read_until(lambda frame: frame.kind == PING and not frame.flags & ACK) is not None

@@ -27,7 +27,8 @@ _MAX_DETAILS = 6_000
 traceback) would reach them as RESOURCE_EXHAUSTED without a word of what happened."""
 
 _CUT_MARK = " [...] "
-_ENCODED = re.compile(rb"[^ -$&-~]")
+_ENCODED = re.compile(rb"[^ -$&-~]|^ | $")
+"""A field may neither begin nor end with a space (RFC 9113, 8.2.1)."""
 
 
 def trailers(status: GrpcStatus, text: str) -> Fields:

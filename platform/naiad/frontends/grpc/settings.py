@@ -50,7 +50,7 @@ class GrpcSettings:
     def lifetimes(self) -> Lifetimes:
         """The same as what a connection goes by."""
         return Lifetimes(
-            keepalive_time=_seconds(self.keepalive_time_ms),
+            keepalive_time=_seconds(max(self.keepalive_time_ms, 1)),  # as gRPC; 0 would keep the loop busy
             keepalive_timeout=_seconds(self.keepalive_timeout_ms),
             keepalive_without_calls=self.keepalive_permit_without_calls,
             max_pings_without_data=self.http2_max_pings_without_data,
