@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import shutil
+import socket
 import ssl
 import subprocess
 
@@ -18,6 +20,7 @@ from naiad.config.options import parse_options
 from naiad.config.tls import TlsFiles
 from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.http2 import frames
 from naiad.frontends.tls import grpc_context, http_context
 from tritonclient.utils import InferenceServerException
 
@@ -109,6 +112,36 @@ def test_a_server_can_ask_for_clients_certificates(served, client_of, api):
     infer(client_of(both, is_known=True), api)
     with pytest.raises((InferenceServerException, ssl.SSLError, ConnectionError, HTTPConnectionClosed)):
         infer(client_of(both), api)
+
+
+def connected(both, certificates, *protocols):
+    """A socket to gRPC's port that offers these by ALPN."""
+    context = ssl.create_default_context(cafile=certificates / "root.crt")
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    plain = socket.create_connection(("127.0.0.1", both.grpc_port), timeout=10)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
+def test_a_client_that_does_not_offer_h2_is_told_so_in_http_1(served, certificates, protocols):
+    with connected(served(), certificates, *protocols) as client:
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 400
+        assert b"with TLS, clients must offer h2 by ALPN" in answer.read()
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # it ends without TLS's own good-bye
+            assert not client.recv(1)
+
+
+def test_h2_is_chosen_among_others(served, certificates):
+    with connected(served(), certificates, "http/1.1", "h2") as client:
+        assert client.selected_alpn_protocol() == "h2"
+        client.sendall(frames.PREFACE + frames.settings(()) + frames.ping(b"12345678"))
+        received = b""
+        while b"12345678" not in received:
+            received += client.recv(1 << 16)
 
 
 def test_who_speaks_without_tls_gets_no_answer(served):
