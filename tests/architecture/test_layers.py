@@ -23,6 +23,7 @@ LAYERS = (
     {"listeners"},
     {"app", "doctor", "scaffold", "bundle", "deploy"},
     {"cli", "testing", "inprocess"},
+    {"__main__"},
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 

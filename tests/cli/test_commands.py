@@ -71,6 +71,13 @@ def test_help_is_printed_to_stdout(command):
     assert result.stderr == ""
 
 
+def test_the_command_of_an_interpreter_is_started_by_its_module():
+    result = run("python", "-m", "naiad", "--version")
+    assert (result.returncode, result.stdout) == (0, run("naiad", "--version").stdout)
+    result = run("python", "-m", "naiad", "env", "buidl")
+    assert (result.returncode, "Did you mean 'build'?" in result.stderr) == (2, True)
+
+
 def test_help_loads_no_server():
     code = "import sys; from naiad.cli.main import main_tritonserver as m; m(['--help']); print(*sys.modules, file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
