@@ -6,14 +6,17 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import platformdirs
 import pytest
 from cli.parsing import parse
 from naiad.config.options import environment_store
 from naiad.config.store_place import StorePlace, find_store
+from naiad.environments import choosing
 from naiad.environments.interpreters import known_paths
 from naiad.errors import OptionError
+from packaging.specifiers import SpecifierSet
 
 
 @pytest.fixture
@@ -116,3 +119,16 @@ def test_may_name_it(homeless, tmp_path, monkeypatch):
 
 def test_has_the_interpreters_that_are_nobodys_own(homeless, tmp_path):
     assert isinstance(known_paths(tmp_path, {"PATH": ""}), list)
+
+
+def test_may_build_environments(homeless, temporary, monkeypatch):
+    asked = []
+
+    def found(cache):
+        asked.append(cache)
+        return [SimpleNamespace(version=(3, 12, 1))]
+
+    monkeypatch.delenv("NAIAD_STORE", raising=False)
+    monkeypatch.setattr(choosing, "found_interpreters", found)
+    assert choosing.installed_minors(SpecifierSet(">=3.8")) == ["3.12"]
+    assert asked == [temporary / "environments" / "interpreters"]

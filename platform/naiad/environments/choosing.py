@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
 
-import platformdirs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from naiad.config.store_place import find_store
 from naiad.environments.interpreters import find_interpreter, found_interpreters
 from naiad.environments.lockfile import read_head
 from naiad.environments.recipe import LOCK_FILE, Preference, Recipe
@@ -91,4 +92,4 @@ def _exactly(version: str) -> SpecifierSet:
 
 def _cache() -> Path:
     # The default store's own, so that what serving has asked is known here.
-    return platformdirs.user_cache_path("naiad", appauthor=False) / "environments" / "interpreters"
+    return find_store("", os.environ).path / "interpreters"

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
-
+from naiad.config.store_place import find_store
 from naiad.environments.environment_yml import CondaWish
 from naiad.environments.recipe import Recipe
 from naiad.errors import ConfigError, ExecutionEnvironmentError
@@ -47,7 +46,7 @@ def install_conda(
             records,
             prefix,
             # conda-pack takes files from this cache, so it must last as long as what is built.
-            cache_dir=platformdirs.user_cache_path("naiad", appauthor=False) / "conda-packages",
+            cache_dir=find_store("", {}).path.with_name("conda-packages"),
             show_progress=sys.stderr.isatty(),
         )
 

@@ -55,9 +55,19 @@ class StoreEntry:
 
 
 def read_entries(root: Path) -> list[StoreEntry]:
-    """The ready entries of a store, by the archive they came from."""
+    """The ready entries of a store, by the archive they came from.
+
+    Raises:
+        ExecutionEnvironmentError: If the folder may not be read.
+    """
     uses = Uses(root)
-    found = [_read(path, uses) for path in root.glob(f"*/{RECORD_NAME}") if _DIGEST.fullmatch(path.parent.name)]
+    try:
+        records = list(root.glob(f"*/{RECORD_NAME}"))
+    except OSError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot read the store of environments at {root}: {error.strerror or error}; name another with --env-store"
+        ) from error
+    found = [_read(path, uses) for path in records if _DIGEST.fullmatch(path.parent.name)]
     return sorted(filter(None, found), key=lambda entry: (entry.archive, entry.digest))
 
 
