@@ -80,6 +80,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         from naiad.listeners import listen
 
         await listen(engine, loader, options, log, stack)
+        await asyncio.to_thread(_import, "naiad.protocol.numpy_types")
         _settle_memory()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
@@ -152,15 +153,20 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _import_listeners() -> None:
-    """Import what answers requests, while models load: their guests are processes of their own and take as long."""
-    # The loop, which starts the guests meanwhile, would otherwise wait 5 ms for each of its turns.
+def _import(name: str) -> None:
+    """Import a module in a thread, beside the loop."""
+    # The loop would otherwise wait 5 ms for each of its turns.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     try:
-        import_module("naiad.listeners")
+        import_module(name)
     finally:
         sys.setswitchinterval(interval)
+
+
+def _import_listeners() -> None:
+    """Import what answers requests, while models load: their guests are processes of their own and take as long."""
+    _import("naiad.listeners")
     # Now rather than when all is ready: nobody waits for this process.
     gc.collect()
     gc.enable()  # see `cli.serve`

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from naiad.config.options import ServerOptions
 from naiad.engine.engine import Engine
@@ -28,12 +29,12 @@ from naiad.frontends.metrics.collect import Collector
 from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.guests import guest_families, store_families
 from naiad.frontends.metrics.server import MetricsFrontend
-from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
-from naiad.frontends.openai.template import ChatTemplate
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing import Tracer
-from naiad.frontends.ui.page import Ui
-from naiad.frontends.ui.state import Origin, State
+
+if TYPE_CHECKING:
+    from naiad.frontends.openai.api import OpenAiApi
+    from naiad.frontends.ui.state import Origin
 
 __all__ = ["listen", "metrics_frontend"]
 
@@ -164,11 +165,16 @@ def _further(
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.handle_further)
     if options.ui:
+        from naiad.frontends.ui.page import Ui  # here and below: most servers have none of it
+        from naiad.frontends.ui.state import State
+
         handlers.append(Ui(State(engine, lambda: _origins(loader))).handle_further)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 
 def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
+    from naiad.frontends.ui.state import Origin
+
     return {
         (key, str(version)): Origin(
             backend=resolution.backend,
@@ -183,6 +189,9 @@ def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) 
     given = options.openai
     if given is None:
         return None
+    from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
+    from naiad.frontends.openai.template import ChatTemplate
+
     settings = OpenAiSettings(
         keys=given.keys,
         default_tokens=given.default_tokens,

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from naiad.errors import NaiadError
 from naiad.frontends.request_trace import Computation, RequestTrace
 from naiad.protocol.datatypes import Datatype
@@ -131,6 +129,8 @@ class RecordedTrace(RequestTrace):
 def _elements(datatype: Datatype, data: Buffer) -> str:
     if datatype is Datatype.BYTES:
         return ",".join(f'"{element.decode("utf-8", "replace")}"' for element in _strings(data))
+    import numpy as np  # here: see `protocol.numpy_types`
+
     numpy_type = datatype.numpy
     if numpy_type is None or datatype in {Datatype.FP16, Datatype.BF16}:
         return ""  # as in the reference

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.regions import Place
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.numpy_types import NUMPY_TYPES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _CLASSES_OF = frozenset({Datatype.FP32, Datatype.FP64}) | {
     datatype for datatype in Datatype if datatype.name.startswith(("INT", "UINT"))
@@ -86,6 +86,10 @@ def best_classes(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_
         raise InvalidRequestError(
             f"classification of output '{tensor.name}' is limited to {_MOST_ELEMENTS} elements; it has {items * length}"
         )
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    from naiad.protocol.numpy_types import NUMPY_TYPES
+
     values = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).reshape(items, length)
     count = min(count, length)
     texts = [text for row in values for text in _best(row, count, labels)]
@@ -94,6 +98,8 @@ def best_classes(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_
 
 
 def _best(row: np.ndarray[tuple[int], np.dtype[np.generic]], count: int, labels: Sequence[str]) -> list[bytes]:
+    import numpy as np  # here: see `protocol.numpy_types`
+
     # From the end of a stable ascending order of the reversed row: descending, equal elements by index, NaN first.
     order = len(row) - 1 - np.argsort(row[::-1], kind="stable")[::-1][:count]
     texts = []

@@ -1,4 +1,8 @@
-"""Datatypes as numpy has them, in a table for who looks them up for each tensor."""
+"""Datatypes as numpy has them, in a table for who looks them up for each tensor.
+
+Importing numpy takes a quarter of the processor time that a server needs until it answers. So what answers requests
+imports it, and this, within the functions that need it, and `app` once all ports are open.
+"""
 
 from __future__ import annotations
 

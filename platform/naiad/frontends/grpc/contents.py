@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from naiad.errors import InvalidRequestError
 from naiad.frontends.grpc.service_pb2 import InferTensorContents
 from naiad.protocol.datatypes import Datatype
@@ -49,6 +47,8 @@ def _check(data: bytes, datatype: Datatype, datatypes: Sequence[Datatype], input
 def _serialize(elements: Sequence[int] | Sequence[float] | Sequence[bytes], datatype: Datatype) -> bytes:
     if datatype is Datatype.BYTES:
         return _serialize_strings(elements)  # type: ignore[arg-type] # _check matched datatype and field
+    import numpy as np  # here: see `protocol.numpy_types`
+
     target = datatype.numpy
     assert target is not None, f"{datatype.name} has no typed contents"
     # Small integers travel as 32-bit ones and lose their upper bytes, as in the reference.

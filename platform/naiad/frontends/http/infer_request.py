@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import orjson
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
@@ -25,8 +24,8 @@ _MAX_DEPTH = 100
 _MAX_DIMENSIONS = 32
 _BACKSLASH, _QUOTE = b'\\"'
 _OPENING, _CLOSING = b"[{", b"]}"
-_BRACKETS = np.zeros(256, dtype=np.int8)
-_BRACKETS[list(_OPENING)], _BRACKETS[list(_CLOSING)] = 1, -1
+_DEEPER = bytes((byte in _OPENING) - (byte in _CLOSING) & 0xFF for byte in range(256))
+"""What each byte adds to the depth, as signed bytes."""
 NO_REGIONS = ClientRegions()
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
@@ -166,8 +165,10 @@ def check_depth(text: bytes) -> None:
 
 
 def _could_nest_deeply(text: bytes) -> bool:
-    kinds = _BRACKETS[np.frombuffer(text, np.uint8)]
-    return bool(np.cumsum(kinds, dtype=np.int32).max() > _MAX_DEPTH)
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    changes = np.frombuffer(text.translate(_DEEPER), np.int8)
+    return bool(np.cumsum(changes, dtype=np.int32).max() > _MAX_DEPTH)
 
 
 def _check_depth_outside_strings(text: bytes) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, OutputTensor
-from naiad.protocol.numpy_types import NUMPY_TYPES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _WITHOUT_JSON = (Datatype.FP16, Datatype.BF16)
 _INTEGERS = frozenset("iu")
@@ -42,6 +42,10 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         raise _shape_mismatch()
     if array.size and array.dtype.kind not in _allowed(datatype):
         raise wrong_element(datatype)
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    from naiad.protocol.numpy_types import NUMPY_TYPES
+
     with np.errstate(all="ignore"):  # 1e300 is infinite as FP32, and no news for the server's stderr
         return array.astype(NUMPY_TYPES[datatype], casting="unsafe").tobytes()
 
@@ -59,6 +63,10 @@ def from_tensor(tensor: OutputTensor) -> list[Any]:
         )
     if tensor.datatype is Datatype.BYTES:
         return [element.decode("utf-8", "replace") for element in split_strings(tensor.data)]
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    from naiad.protocol.numpy_types import NUMPY_TYPES
+
     return np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).tolist()  # type: ignore[no-any-return]
 
 
@@ -96,6 +104,8 @@ def _expected(datatype: Datatype) -> str:
 
 
 def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]]:
+    import numpy as np  # here: see `protocol.numpy_types`
+
     try:
         array = np.array(data)
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
