@@ -66,9 +66,8 @@ def test_a_name_in_two_repositories_is_no_model_and_is_logged(make, caplog):
 
     assert list(found.models) == ["a"]
     assert found.duplicates == {"m": (model(first), model(second))}
-    assert caplog.record_tuples == [
-        ("naiad.repository", logging.ERROR, "failed to poll model 'm': not unique across all model repositories")
-    ]
+    said = f"failed to poll model 'm': not unique across all model repositories (it is in {first}/m, {second}/m)"
+    assert caplog.record_tuples == [("naiad.repository", logging.ERROR, said)]
 
 
 def test_a_repository_named_twice_is_one(make):

@@ -101,8 +101,10 @@ def combine(found: Iterable[ModelFiles]) -> RepositoryScan:
     places: dict[str, list[ModelFiles]] = {}
     for files in found:
         places.setdefault(files.key, []).append(files)
-    for key in sorted(key for key, several in places.items() if len(several) > 1):
-        _log.error("failed to poll model '%s': not unique across all model repositories", key)
+    for key, several in sorted(places.items()):
+        if len(several) > 1:
+            where = ", ".join(files.uri or str(files.directory) for files in several)
+            _log.error("failed to poll model '%s': not unique across all model repositories (it is in %s)", key, where)
     return RepositoryScan(
         models={key: several[0] for key, several in sorted(places.items()) if len(several) == 1},
         duplicates={key: tuple(several) for key, several in sorted(places.items()) if len(several) > 1},
