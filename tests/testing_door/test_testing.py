@@ -204,6 +204,9 @@ def test_a_request_that_does_not_fit_is_refused_before_the_model_sees_it(tmp_pat
             model.infer({})
         with pytest.raises(InvalidRequestError, match="unexpected inference output 'NO' for model 'double'"):
             model.infer({"IN": [1]}, requested_outputs=["NO"])
+        for value in ("a", [[1], [1, 2]]):
+            with pytest.raises(InvalidRequestError, match=r"^'IN' cannot be made an array of float32: "):
+                model.infer({"IN": value})
 
 
 def test_outputs_that_were_not_asked_for_are_left_out(tmp_path):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from naiad_stub.response import InferenceResponse
 from naiad_stub.tensor import Tensor
 
-from naiad.errors import Code, ModelError
+from naiad.errors import Code, InvalidRequestError, ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameter: TypeAlias = bool | int | float | str
@@ -149,10 +149,19 @@ def received(tensor: Tensor) -> Tensor:
 
 
 def tensor_of(name: str, value: Any, numpy_type: Any = None) -> Tensor:
-    """The tensor that a client sends for *value*; lists and scalars become arrays of *numpy_type* if that is given."""
+    """The tensor that a client sends for *value*; lists and scalars become arrays of *numpy_type* if that is given.
+
+    Raises:
+        InvalidRequestError: If no such array can be made of it.
+    """
     if isinstance(value, Tensor):
         return received(value)
-    array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=_list_type(value, numpy_type))
+    kind = _list_type(value, numpy_type)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        wanted = "an array" if kind is None else f"an array of {np.dtype(kind)}"
+        raise InvalidRequestError(f"'{name}' cannot be made {wanted}: {error}") from error
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8").astype(np.object_)
     return received(Tensor(name, array))
