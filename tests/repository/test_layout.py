@@ -167,12 +167,20 @@ def test_a_wanted_version_that_is_missing_is_logged_and_the_others_are_served(ca
 
 
 @pytest.mark.parametrize(
-    ("policy", "available"),
-    [(Latest(1), []), (All(), []), (Latest(0), [1]), (Specific((7,)), [1]), (Specific(()), [1])],
+    ("policy", "available", "there"),
+    [
+        (Latest(1), [], "none of its folders is a version, such as 1/"),
+        (All(), [], "none of its folders is a version, such as 1/"),
+        (Latest(0), [1], "there are 1"),
+        (Specific((7,)), [1, 3], "there are 1, 3"),
+        (Specific(()), [1], "there are 1"),
+    ],
 )
-def test_a_model_without_any_version_to_serve_is_refused(policy, available):
+def test_a_model_without_any_version_to_serve_is_refused(policy, available, there):
     with pytest.raises(RepositoryError) as caught:
         versions_to_load(policy, available, "m")
 
-    assert caught.value.message == "at least one version must be available under the version policy of model 'm'"
+    assert caught.value.message == (
+        f"at least one version must be available under the version policy of model 'm' ({there})"
+    )
     assert caught.value.code is Code.INVALID_ARG

@@ -168,8 +168,11 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
         case All():
             chosen = tuple(present)
     if not chosen:
+        there = (
+            f"there are {', '.join(map(str, present))}" if present else "none of its folders is a version, such as 1/"
+        )
         raise RepositoryError(
-            f"at least one version must be available under the version policy of model '{model}'",
+            f"at least one version must be available under the version policy of model '{model}' ({there})",
         )
     return chosen
 
