@@ -100,19 +100,19 @@ class FakeEngine:
             raise InvalidRequestError(f"requested model '{name}' is not available")
         return found
 
-    def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
-        entries = [
+    def ready_index(self) -> Sequence[IndexEntry]:
+        return [entry for entry in self._index() if entry.state is ModelState.READY]
+
+    async def repository_index(self) -> Sequence[IndexEntry]:
+        return [*self._index(), IndexEntry(name="never_loaded")]
+
+    def _index(self) -> list[IndexEntry]:
+        return [
             IndexEntry(name=m.name, version=str(m.version), state=ModelState.READY)
             if m.ready
             else IndexEntry(name=m.name, version=str(m.version), state=ModelState.UNAVAILABLE, reason="unloaded")
             for m in self.models.values()
         ]
-        if ready_only:
-            return [e for e in entries if e.state is ModelState.READY]
-        return [*entries, IndexEntry(name="never_loaded")]
-
-    async def whole_index(self) -> Sequence[IndexEntry]:
-        return self.repository_index()
 
     async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
         await asyncio.sleep(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import socket
+import threading
 
 import pytest
 
@@ -276,3 +278,19 @@ def test_error_in_the_server_is_answered_and_the_connection_goes_on(server, clie
     client.send(request(IDENTITY, infer(1)))
     assert data(client.read()) == [1]
     assert "cannot answer GET b'/v2/models/identity/ready'" in caplog.text
+
+
+def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(server, client):
+    listed = threading.Event()
+
+    async def repository_index():
+        await asyncio.to_thread(listed.wait, 20)
+        return []
+
+    server.engine.repository_index = repository_index
+    client.send(request("/v2/repository/index", b""))
+    with contextlib.closing(Client(server.port)) as other:
+        other.send(request("/v2/health/live", method="GET"))
+        assert other.read().status == 200
+    listed.set()
+    assert client.read().json() == []

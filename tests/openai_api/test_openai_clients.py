@@ -148,7 +148,7 @@ def test_models_of_one_name_are_listed_by_namespace(api, monkeypatch):
         IndexEntry(name="fake", namespace=space, version=version, state=ModelState.READY)
         for space, version in (("/a", "1"), ("/b", "1"), ("/b", "2"))
     ]
-    monkeypatch.setattr(api.engine, "repository_index", lambda **_: entries)
+    monkeypatch.setattr(api.engine, "ready_index", lambda: entries)
     find = api.engine._find
     monkeypatch.setattr(api.engine, "_find", lambda name, version: find(name.rpartition("::")[2], version))
     assert [model["id"] for model in api.request("GET", "/v1/models").json()["data"]] == ["/a::fake", "/b::fake"]

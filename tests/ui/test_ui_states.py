@@ -36,7 +36,7 @@ class Watched(FakeEngine):
     def entry(self, name, state=ModelState.READY, **fields):
         return IndexEntry(name=name, version="1", state=state, **fields)
 
-    async def whole_index(self):
+    async def repository_index(self):
         return self.entries
 
     def instances(self):
@@ -157,11 +157,11 @@ def test_marked_text_is_not_taken_away(page):
 def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(site):
     listed = threading.Event()
 
-    async def whole_index():
+    async def repository_index():
         await asyncio.to_thread(listed.wait, 20)
         return site.engine.entries
 
-    site.engine.whole_index = whole_index
+    site.engine.repository_index = repository_index
     with ThreadPoolExecutor(1) as pool:
         state = pool.submit(get, site, "/ui/state")
         assert get(site, "/v2/health/live")[0] == 200
@@ -171,10 +171,10 @@ def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(site):
 
 
 def test_a_state_that_cannot_be_told_is_an_error_and_no_silence(site, caplog):
-    async def whole_index():
+    async def repository_index():
         raise RuntimeError("no luck")
 
-    site.engine.whole_index = whole_index
+    site.engine.repository_index = repository_index
     assert get(site, "/ui/state") == (500, b'{"error":"internal error; the server\'s log has the details"}')
     assert "no luck" in caplog.text
 

@@ -46,7 +46,10 @@ class EngineDoor(Protocol):
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
 
-    def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+    def ready_index(self) -> Sequence[IndexEntry]:
+        """The versions of models that are ready."""
+
+    async def repository_index(self) -> Sequence[IndexEntry]:
         """All models of the repositories with their states."""
 
     async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:

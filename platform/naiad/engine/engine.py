@@ -236,13 +236,12 @@ class Engine:
             raise InvalidRequestError(f"requested model version is not available for model '{name}'")
         return [loaded.statistics() for _, loaded in asked]
 
-    def repository_index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """All models of the repositories with their states."""
-        # What serves was loaded, so no repository has to be listed for it.
-        return self._registry.index(ready_only=ready_only, stored=None if ready_only else self._repositories.stored())
+    def ready_index(self) -> Sequence[IndexEntry]:
+        """All models that are ready: each was loaded, so no repository has to be listed for it."""
+        return self._registry.index(ready_only=True)
 
-    async def whole_index(self) -> Sequence[IndexEntry]:
-        """All of `repository_index`; a repository that is slow to be listed, on a network, keeps no request waiting."""
+    async def repository_index(self) -> Sequence[IndexEntry]:
+        """All models of the repositories; one that is slow to be listed, on a network, keeps no request waiting."""
         stored = await asyncio.to_thread(self._repositories.stored)
         return self._registry.index(ready_only=False, stored=stored)
 

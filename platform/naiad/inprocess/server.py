@@ -158,7 +158,11 @@ class Server:
         """All models of the repositories by name and version, or only those that are ready."""
         server = self._server
         with translated():
-            entries = server.loop.call(lambda: server.engine.repository_index(ready_only=exclude_not_ready))
+            entries = (
+                server.loop.call(server.engine.ready_index)
+                if exclude_not_ready
+                else server.loop.run(server.engine.repository_index())
+            )
         return ModelDictionary(
             Model(
                 server.engine,

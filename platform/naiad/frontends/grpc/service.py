@@ -115,7 +115,8 @@ class InferenceService:
     async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         """All models of the repositories."""
         _refuse_repository(request.repository_name)
-        return messages.repository_index(self._engine.repository_index(ready_only=request.ready))
+        engine = self._engine
+        return messages.repository_index(engine.ready_index() if request.ready else await engine.repository_index())
 
     async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         """Load or reload a model."""

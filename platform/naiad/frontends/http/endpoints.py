@@ -70,7 +70,6 @@ class Endpoints:
             Endpoint.MODEL_METADATA: self._model_metadata,
             Endpoint.MODEL_CONFIG: self._model_config,
             Endpoint.MODEL_STATS: self._model_stats,
-            Endpoint.INDEX: self._index,
             Endpoint.NAMED_REPOSITORY: self._named_repository,
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
@@ -80,6 +79,7 @@ class Endpoints:
         }
 
         self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
+            Endpoint.INDEX: self._index,
             Endpoint.READY: self._ready,
             Endpoint.MODEL_READY: self._model_ready,
             Endpoint.LOAD: self._load,
@@ -199,12 +199,13 @@ class Endpoints:
     def _model_stats(self, _: Exchange, route: Route) -> Sequence[Buffer]:
         return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
 
-    def _index(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+    async def _index(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
         body = exchange.request.body
         ready = parse_json(body).get("ready", False) if body else False
         if not isinstance(ready, bool):
             raise InvalidRequestError("Invalid value for 'ready': expected a boolean")
-        return json_response(index_document(self._engine.repository_index(ready_only=ready)))
+        entries = self._engine.ready_index() if ready else await self._engine.repository_index()
+        return json_response(index_document(entries))
 
     def _named_repository(self, _: Exchange, __: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError("'repository_name' specification is not supported")
@@ -234,7 +235,7 @@ class Endpoints:
             try:
                 parts = await work
             except NaiadError as problem:
-                exchange.respond(error(problem))
+                exchange.respond(_refusal(problem))
             except Exception:
                 logger.exception("cannot answer %s %r", exchange.request.method, exchange.request.path)
                 exchange.respond(error_text(500, INTERNAL_ERROR))

@@ -44,6 +44,8 @@ _LINGER = 1.0
 """Seconds that a client is given to read why its connection ends."""
 _REMEMBERED = 1024
 """How many streams that ended early are remembered: their clients may not know yet."""
+_SETTINGS_SIZE = 192
+"""Longer SETTINGS count for several; there are six settings, of six bytes each."""
 _SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: frames.WINDOW_UPDATE_SIZE, PRIORITY: 5}
 _OF_STREAMS = {RST_STREAM, PRIORITY}
 _OF_CONNECTION = {SETTINGS, PING, GOAWAY}
@@ -299,7 +301,7 @@ class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
         self._write(frames.ping(payload, is_answer=True))
 
     def _settings(self, flags: int, payload: bytes) -> None:
-        self._spend()
+        self._spend(1 + len(payload) // _SETTINGS_SIZE)
         if flags & ACK:
             if payload:
                 raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement with settings")

@@ -9,6 +9,7 @@ constant bytes, which are cheap for the peer as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -32,6 +33,9 @@ _STATIC_NAMES = {b":status": 8, b"content-type": 31}
 _STATIC_SIZE = 61
 _INDEXED, _INSERTED, _PLAIN = (0x80, 7), (0x40, 6), (0x00, 4)
 _SIZE_ZERO = b"\x20"
+_THREE_SIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
+"""A block that sets the size of the table more often than there is a reason to (RFC 7541, 4.2); hpack takes any number,
+and a block of nothing else costs it half a second."""
 
 
 class FieldReader(Generic[T]):
@@ -72,6 +76,8 @@ class FieldReader(Generic[T]):
         """
         if self._known and changes_table(block):
             self._known.clear()
+        if _THREE_SIZES.match(block) is not None:
+            raise ConnectionProblem(ErrorCode.COMPRESSION_ERROR, "more than two sizes of the table in a block")
         try:
             return tuple((field[0], field[1]) for field in self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:

@@ -188,7 +188,7 @@ class OpenAiApi:
     # -- models -------------------------------------------------------------------------------------------------
 
     def _models(self) -> list[dict[str, Any]]:
-        index = self._engine.repository_index(ready_only=True)
+        index = self._engine.ready_index()
         found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
         keys = Counter(name for name, _ in found)  # of several namespaces, which the name alone does not tell apart
         names = sorted(name if keys[name] == 1 else key for name, key in found)

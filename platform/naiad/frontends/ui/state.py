@@ -23,7 +23,7 @@ class WatchedEngine(EngineDoor, Protocol):
     def instances(self) -> list[InstanceStatus]:
         """All instances and their guests."""
 
-    async def whole_index(self) -> Sequence[IndexEntry]:
+    async def repository_index(self) -> Sequence[IndexEntry]:
         """All models, without keeping requests waiting."""
 
 
@@ -57,7 +57,7 @@ class State:
 
     async def document(self) -> dict[str, Any]:
         """All of it."""
-        index = await self._engine.whole_index()
+        index = await self._engine.repository_index()
         server = self._engine.server_metadata()
         return {
             "server": {
