@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait for servers: files run side by side, three at least. `make test PARALLEL=` runs them one after the other.
 WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4 : n)))
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo demo-llm test quick check bench bench-llm proto clean
 

@@ -1,7 +1,37 @@
-"""What holds for all tests: how patient Hypothesis is."""
+"""What holds for all tests: how patient Hypothesis is, and which files of tests begin first."""
 
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Files of tests run side by side, on machines that may have other work, too: how long an example takes says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Side by side, begin with the files that take longest, or one of them runs on alone at the end.
+
+    What takes long says so: by asking for more time, or by tests marked as slow. Xdist itself begins with the files
+    of most tests, and the longest of all have one or two (so `make test` tells it not to).
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    limits: dict[str, float] = {}
+    slow: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        marker = item.get_closest_marker("timeout")
+        limits[file] = max(limits.get(file, 0), marker.args[0] if marker is not None and marker.args else 0)
+        slow[file] += item.get_closest_marker("slow") is not None
+        tests[file] += 1
+
+    def weight(item: pytest.Item) -> tuple[float, int, int]:
+        file = item.nodeid.partition("::")[0]
+        return limits[file], slow[file], tests[file]
+
+    items.sort(key=weight, reverse=True)  # stable: tests of a file stay together, in the order they have
