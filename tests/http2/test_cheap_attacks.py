@@ -26,6 +26,25 @@ def test_a_number_without_end_is_not_added_up(first):
     assert time.perf_counter() - started < 0.05
 
 
+@pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x80\x01", b"\x3f\xe1\x1f"])
+def test_a_block_sets_the_size_of_the_table_twice_at_most(peer, size):
+    """hpack alone takes half a second for as many as fit into a block."""
+    peer.send(frames.frame(frames.HEADERS, 5, 1, size * 2 + peer.block([*REQUEST[:4]])))
+    assert peer.answer(1)[2] == {"x-done": "yes"}
+    peer.send(frames.frame(frames.HEADERS, 5, 3, size * 3 + peer.block([*REQUEST[:4]])))
+    away = peer.away()
+    assert (away.code, away.text) == (
+        ErrorCode.COMPRESSION_ERROR,
+        "more than two sizes of the table in a block",
+    )
+
+
+def test_long_settings_count_for_many(serve, connect):
+    peer = connect(serve(Limits(oddities=20, oddities_per_second=0)))
+    peer.send(frames.settings([(Setting.MAX_HEADER_LIST_SIZE, 1)] * 1000))
+    assert peer.away().code == CALM
+
+
 def test_the_words_of_a_goaway_fit_into_a_frame_of_any_client(peer):
     """hpack repeats the bytes that it does not understand."""
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x00\x7f" + b"\xff" * 20_000))
