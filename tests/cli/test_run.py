@@ -128,6 +128,16 @@ def test_what_is_wrong_with_the_command_line_is_said(double, arguments, text):
     assert text in err
 
 
+def test_a_model_without_inputs_and_outputs_is_warned_of(double):
+    (double / "config.pbtxt").write_text('backend: "python"')
+
+    _, _, err = naiad_run(double)
+
+    assert (
+        f"it has neither inputs nor outputs, so that requests with any are refused: {double}/config.pbtxt names" in err
+    )
+
+
 def test_a_directory_that_is_not_there_is_named(tmp_path):
     assert naiad_run(tmp_path / "none") == (1, "", f"there is no model in '{tmp_path}/none': it is not a directory\n")
 

@@ -123,6 +123,17 @@ def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
     assert document["findings"] == []
 
 
+def test_a_model_of_which_nobody_told_the_tensors_is_warned_of(tmp_path, examine):
+    files = model()
+    write(tmp_path / "models" / "m", {"config.pbtxt.txt": files["config.pbtxt"], "1/model.py": files["1/model.py"]})
+
+    _, document = examine()
+
+    (finding,) = document["findings"]
+    assert (finding["severity"], finding["code"]) == ("warning", "no-tensors")
+    assert f"there is no {tmp_path}/models/m/config.pbtxt (but config.pbtxt.txt), and its code" in finding["message"]
+
+
 def test_shared_backends_are_no_packages(tmp_path, examine):
     write(tmp_path / "backends", {"shared/model.py": "from .partner import x\n" + CODE})
     write(tmp_path / "models" / "m", {"config.pbtxt": f'backend: "shared"{IO}', "1/data.txt": ""})

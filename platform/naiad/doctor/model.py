@@ -27,7 +27,7 @@ from naiad.environments.ready import ReadyEnvironment
 from naiad.errors import NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.repository.read import config_path, read_config
+from naiad.repository.read import config_path, lack_of_tensors, read_config
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.resolve import check_stub_supports, resolve
 
@@ -181,6 +181,11 @@ def _examine_configuration(
     except NaiadError as error:
         examined.add("config", error, where=path, version=version)
         return
+    wanting = lack_of_tensors(examined.files, config, ward.options.model_config_name)
+    if wanting:
+        advice = "name them in config.pbtxt, or define auto_complete_config"
+        finding = Finding(severity=Severity.WARNING, code="no-tensors", message=wanting, advice=advice, where=path)
+        examined.take([finding], version)
     for read in (read_labels, read_samples, read_states):
         try:
             read(config, examined.files.directory)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from naiad.config import model_config_pb2 as pb
 from naiad.config.autofill import fill_backend
+from naiad.config.model import ModelConfig
 from naiad.config.normalise import normalise, normalise_instance_groups
 from naiad.config.text import parse_text
 from naiad.config.validate import validate, validate_instance_groups, validate_name
 from naiad.errors import Code, ConfigError
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
-__all__ = ["CONFIG_FILENAME", "config_path", "is_config_provided", "prepare_config", "read_config"]
+__all__ = ["CONFIG_FILENAME", "config_path", "is_config_provided", "lack_of_tensors", "prepare_config", "read_config"]
 
 CONFIG_FILENAME = "config.pbtxt"
 
@@ -87,6 +88,20 @@ def config_path(files: ModelFiles, config_name: str = "") -> Path:
 def is_config_provided(files: ModelFiles, config_name: str = "") -> bool:
     """Whether there is a configuration file at all."""
     return config_path(files, config_name).exists()
+
+
+def lack_of_tensors(files: ModelFiles, config: ModelConfig, config_name: str = "") -> str:
+    """What to say of a model of which nobody told the inputs and outputs; empty for others."""
+    if config.inputs or config.outputs:
+        return ""
+    path = config_path(files, config_name)
+    why = f"{path} names none"
+    if not path.exists():
+        near = sorted(entry.name for entry in files.directory.glob("*config*") if entry.is_file())
+        why = f"there is no {path}" + (f" (but {', '.join(near)})" if near else "")
+    return (
+        f"it has neither inputs nor outputs, so that requests with any are refused: {why}, and its code completes none"
+    )
 
 
 def _parse_file(path: Path) -> pb.ModelConfig:
