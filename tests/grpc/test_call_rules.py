@@ -211,6 +211,28 @@ def test_a_deadline_ends_the_call_and_takes_its_request_back(served, peer):
     assert status(answer)[0] == "DEADLINE_EXCEEDED"
 
 
+def test_what_is_begun_is_done_though_its_client_waits_no_more(served, peer):
+    """Loads take longer than some clients have patience."""
+    begun, may_go_on, done = [], asyncio.Event(), []
+
+    async def load(name, parameters):
+        begun.append(name)
+        await may_go_on.wait()
+        done.append(name)
+
+    served.engine.load = load
+    path = "/inference.GRPCInferenceService/RepositoryModelLoad"
+    content = prefixed(service_pb2.RepositoryModelLoadRequest(model_name="slow").SerializeToString())
+    assert status(ask(peer, content, path=path, grpc_timeout="50m"))[0] == "DEADLINE_EXCEEDED"
+    peer.request(3, fields=fields(path))
+    peer.data(3, content, ends=True)
+    served.loop.until(lambda: len(begun) == 2)
+    peer.close()
+    served.loop.until(lambda: not served.frontend._connections)
+    served.loop.call(may_go_on.set)
+    served.loop.until(lambda: len(done) == 2)
+
+
 def test_a_reset_takes_the_request_back(served, peer):
     for number, path in ((1, INFER), (3, STREAM)):
         peer.request(number, fields=fields(path))

@@ -43,6 +43,7 @@ class Serving:
         forwarder: Makes parameters of metadata, where that is wished.
         loop: The event loop.
         pool: Buffers of long messages.
+        tasks: Methods that are being carried out.
     """
 
     engine: EngineDoor
@@ -52,6 +53,7 @@ class Serving:
     forwarder: HeaderForwarder | None
     loop: asyncio.AbstractEventLoop
     pool: BufferPool = field(default_factory=BufferPool)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Call:
@@ -210,9 +212,12 @@ class SingleCall(Call):
 
 
 class ControlCall(SingleCall):
-    """A call of a method that is a coroutine."""
+    """A call of a method that is a coroutine. It is carried out though its client waits no more, as in Triton.
 
-    __slots__ = ("_function", "_request_type", "_task")
+    A load that takes longer than its client has patience would otherwise never be done.
+    """
+
+    __slots__ = ("_function", "_request_type")
 
     def __init__(
         self,
@@ -225,10 +230,12 @@ class ControlCall(SingleCall):
         super().__init__(stream, head, serving)
         self._request_type = request_type
         self._function = function
-        self._task: asyncio.Task[None] | None = None
 
     def _run(self, message: bytes | bytearray) -> None:
-        self._task = self._serving.loop.create_task(self._serve(bytes(message)))
+        tasks = self._serving.tasks
+        task = self._serving.loop.create_task(self._serve(bytes(message)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _serve(self, message: bytes) -> None:
         try:
@@ -240,5 +247,4 @@ class ControlCall(SingleCall):
             self.fail(error)
 
     def _take_back(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        pass
