@@ -188,7 +188,14 @@ _GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "prewarm", _TEXT, "false", "Models whose imports are done once: true (all), or names by commas.", own=True
         ),
-        Flag("busy-poll-us", _INT, "-1", "Poll while messages come so often; 0: never, -1: as fits.", low=-1, own=True),
+        Flag(
+            "busy-poll-us",
+            _INT,
+            "-1",
+            "Poll while messages follow within so many us; 0: never, -1: as fits.",
+            low=-1,
+            own=True,
+        ),
         Flag("stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True),
         Flag("stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True),
     ),
