@@ -51,7 +51,7 @@ def made(tmp_path_factory):
         (folder / "models" / name / "1" / "model.py").write_text(CODE)
         (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
     prefix = with_numpy(folder / "environment", OWN, copy_numpy)
-    archive = makers.conda_pack(prefix, folder / "models" / "numeric.tar.gz")
+    archive = makers.conda_pack(prefix, folder / "models" / "numeric.tar.gz", "--compress-level=1")
     shutil.rmtree(prefix)
     with (folder / "models" / "packed" / "config.pbtxt").open("a") as config:
         text = f"$$TRITON_MODEL_DIRECTORY/../{archive.name}"

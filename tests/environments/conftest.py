@@ -8,6 +8,7 @@ import pytest
 from environments import makers, served
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import Progress
+from support.once import once
 
 
 class Recorder:
@@ -38,13 +39,18 @@ def minor() -> str:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, minor: str) -> Path:
     """A whole environment of another Python than ours."""
-    return makers.make_environment(tmp_path_factory.mktemp("made") / "whole", minor)
+    return once(tmp_path_factory, "environment-whole", lambda prefix: makers.make_environment(prefix, minor))
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
     """It, in an archive."""
-    return makers.pack_plainly(whole, tmp_path_factory.mktemp("packed") / "whole.tar.gz")
+
+    def pack(folder: Path) -> None:
+        folder.mkdir()
+        makers.pack_plainly(whole, folder / "whole.tar.gz")
+
+    return once(tmp_path_factory, "environment-packed", pack) / "whole.tar.gz"
 
 
 @pytest.fixture(scope="session")
@@ -58,4 +64,4 @@ def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An archive made by conda-pack with a real numpy in it, and the version of its Python."""
-    return served.packed_environment(tmp_path_factory.mktemp("serving"))
+    return served.made_environment(once(tmp_path_factory, "environment-serving", served.packed_environment))

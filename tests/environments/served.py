@@ -63,8 +63,8 @@ def index(server: ServerProcess) -> dict[str, Mapping[str, str]]:
     return {entry["name"]: entry for entry in server.post("/v2/repository/index", {}).json()}
 
 
-def packed_environment(folder: Path) -> tuple[Path, str]:
-    """An archive made by conda-pack with a real numpy in it, and the version of its Python.
+def packed_environment(folder: Path) -> None:
+    """Make an archive with conda-pack with a real numpy in it; see `made_environment`.
 
     Another Python than the host's where a numpy for it can be had; else the host's own numpy under a copy of its
     interpreter. What it was made from is gone when it is used.
@@ -75,9 +75,14 @@ def packed_environment(folder: Path) -> tuple[Path, str]:
         minor = OWN_MINOR
         prefix = with_numpy(folder / "own", minor, copy_numpy)
     assert prefix is not None
-    archive = makers.conda_pack(prefix, folder / "environment.tar.gz")
+    makers.conda_pack(prefix, folder / "environment.tar.gz", "--compress-level=1")
+    (folder / "minor").write_text(minor)
     shutil.rmtree(prefix)
-    return archive, minor
+
+
+def made_environment(folder: Path) -> tuple[Path, str]:
+    """The archive that `packed_environment` has made there, and the version of its Python."""
+    return folder / "environment.tar.gz", (folder / "minor").read_text()
 
 
 def with_numpy(prefix: Path, minor: str, provide) -> Path | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from support.once import once
 
 HERE = Path(__file__).parent
 PACKAGES = ("numpy", "xllamacpp==2026.10.11549", "gguf==0.19.0")
@@ -21,14 +20,7 @@ def make(factory: pytest.TempPathFactory) -> Path:
 
     Needs whatever index pip is configured for; without one the tests are skipped.
     """
-    base = factory.getbasetemp()
-    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "llm-environment"
-    with FileLock(f"{root}.lock"):
-        if not (root / "done").exists():
-            shutil.rmtree(root, ignore_errors=True)
-            _build(root)
-            (root / "done").touch()
-    return root
+    return once(factory, "llm-environment", _build)
 
 
 def _build(root: Path) -> None:
