@@ -65,7 +65,7 @@ def test_what_was_asked_behind_a_stream_is_answered_after_it():
         api.loop.call(model.sinks[0].send, said("ended"), True)
         rest = read_until(connection, b'"next"')
         assert rest.index(b"[DONE]") < rest.index(b"HTTP/1.1 200 OK") < rest.index(b'"next"')
-        assert api.engine.taken_counts == {1: 2, 2: 1}
+        assert api.loop.call(lambda: api.engine.taken_counts) == {1: 2, 2: 1}
 
 
 def test_a_client_that_left_has_its_inferences_cancelled_and_responses_counted_all_the_same():
