@@ -231,7 +231,7 @@ def test_the_environment_of_an_archive_in_one_folder_is_that_folder(manager, who
 
     ready = manager.prepare(Path(packed))
 
-    assert ready.prefix.name == "whole"
+    assert ready.prefix.name == whole.name
     assert makers.run(ready.python, "-c", "print(1)") == "1\n"
 
 
