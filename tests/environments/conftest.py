@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,18 +40,13 @@ def minor() -> str:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, minor: str) -> Path:
     """A whole environment of another Python than ours."""
-    return once(tmp_path_factory, "environment-whole", lambda prefix: makers.make_environment(prefix, minor))
+    return makers.make_environment(tmp_path_factory.mktemp("made") / "whole", minor)
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
     """It, in an archive."""
-
-    def pack(folder: Path) -> None:
-        folder.mkdir()
-        makers.pack_plainly(whole, folder / "whole.tar.gz")
-
-    return once(tmp_path_factory, "environment-packed", pack) / "whole.tar.gz"
+    return makers.pack_plainly(whole, tmp_path_factory.mktemp("packed") / "whole.tar.gz")
 
 
 @pytest.fixture(scope="session")
@@ -64,4 +60,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An archive made by conda-pack with a real numpy in it, and the version of its Python."""
-    return served.made_environment(once(tmp_path_factory, "environment-serving", served.packed_environment))
+    made, minor = served.made_environment(once(tmp_path_factory, "environment-serving", served.packed_environment))
+    # A copy for each process: what is done to a file by a test must not show while that of another unpacks it.
+    return Path(shutil.copy2(made, tmp_path_factory.mktemp("serving"))), minor
