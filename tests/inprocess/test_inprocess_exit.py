@@ -65,7 +65,12 @@ def test_guests_end_with_a_program_that(how, tmp_path):
 
 def test_an_interrupted_start_leaves_nothing(tmp_path):
     models = repository(tmp_path / "models", ["hangs_in_initialize"])
-    code = "import sys, naiad\nnaiad.Server(model_repository=sys.argv[1], flags=['--env-store=' + sys.argv[2]]).start()"
+    code = (
+        "import signal, sys, naiad\n"
+        # A shell has what it starts in the background ignore Ctrl-C, and so what that starts.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "naiad.Server(model_repository=sys.argv[1], flags=['--env-store=' + sys.argv[2]]).start()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code, models, tmp_path / "store"], stderr=subprocess.PIPE, text=True
     ) as program:

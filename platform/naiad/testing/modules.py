@@ -39,7 +39,7 @@ class ModelModules:
     def load(self, model_file: Path, model_dir: Path, *, shared: bool) -> type:
         """Import the model's file, as a guest does, and return its class."""
         importlib.invalidate_caches()
-        with self.entered(), _without_bytecode(), self._alone(model_file, shared=shared):
+        with self.entered(), self._alone(model_file, shared=shared):
             before = len(sys.path)
             model_class = loader.load_model_class(
                 str(model_file), self._version_dir, str(model_dir), utils_dir(), shared
@@ -68,7 +68,8 @@ class ModelModules:
         before = ModelModules._entered
         self.enter()
         try:
-            yield
+            with _without_bytecode():
+                yield
         finally:
             if before is not None:
                 before.enter()
