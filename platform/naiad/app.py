@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from importlib import import_module
+from typing import Any
 
 import uvloop
 
@@ -63,7 +64,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.stop)
         starting = asyncio.ensure_future(engine.start())
-        importing = asyncio.ensure_future(asyncio.to_thread(_import_listeners))
+        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -164,9 +165,15 @@ def _import(name: str) -> None:
         sys.setswitchinterval(interval)
 
 
-def _import_listeners() -> None:
-    """Import what answers requests, while models load: their guests are processes of their own and take as long."""
-    _import("naiad.listeners")
+async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
+    """Import what answers requests while guests start: they are processes of their own and take as long.
+
+    Not before, which would keep the loop from getting to them.
+    """
+    launched = asyncio.ensure_future(launching.wait())
+    await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
+    launched.cancel()  # where nothing had to be started
+    await asyncio.to_thread(_import, "naiad.listeners")
     # Now rather than when all is ready: nobody waits for this process.
     gc.collect()
     gc.enable()  # see `cli.serve`

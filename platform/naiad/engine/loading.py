@@ -106,6 +106,7 @@ class Loader:
 
     Attributes:
         resolutions: What was decided last for each model, by its key, and version, for tables and the page.
+        launching: Set once guests are started.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
@@ -113,6 +114,7 @@ class Loader:
         self._environments = environments
         self._fork_servers = ForkServers()
         self.resolutions: dict[tuple[str, int], Resolution] = {}
+        self.launching = asyncio.Event()
         self._noticed: set[str] = set()
 
     async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int, services: Services) -> ModelVersion:
@@ -159,6 +161,7 @@ class Loader:
         if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
             spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
             spec = replace(spec, prewarm=warmth)
+            self.launching.set()
             completed = await complete_in_guest(spec)
             message = merge_auto_completed(message, orjson.loads(completed))
         validate(message, with_io=True)
@@ -175,6 +178,7 @@ class Loader:
         settings, version = self._settings, resolution.version
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
+        self.launching.set()
         await loaded.start()
         return loaded
 
