@@ -25,7 +25,7 @@ from naiad.config.server_options import ServerOptions
 from naiad.environments.members import MTIME, Packed
 from naiad.errors import BundleError
 
-__all__ = ["IMAGE_USER", "write_image"]
+__all__ = ["IMAGE_USER", "check_base", "write_image"]
 
 IMAGE_USER = "65532:0"
 """No root. Group 0 is that of any uid that a runtime puts in its place, so what the group may write, they may."""
@@ -67,13 +67,22 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
         layout.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=layout.parent, prefix=f".{layout.name}.") as folder:
             unfinished = Path(folder, layout.name)
-            digest = _Writer(unfinished, _architecture(bundle)).write(bundle, options, base)
+            digest = _Writer(unfinished, _architecture(bundle.manifest.platform)).write(bundle, options, base)
             if layout.exists():
                 shutil.rmtree(layout)
             unfinished.replace(layout)
         return digest
     except OSError as error:
         raise BundleError(f"cannot write the image {layout}: {error}") from error
+
+
+def check_base(base: Path, platform: str) -> None:
+    """See that an image for *platform* can be built on that of another layout, before what takes long.
+
+    Raises:
+        BundleError: If it cannot.
+    """
+    _read_base(base, _architecture(platform))
 
 
 class _Writer:
@@ -142,30 +151,11 @@ class _Writer:
 
     def _based(self, base: Path) -> tuple[dict[str, Any], list[_Layer]]:
         """The configuration and the layers of another layout's image, whose blobs are copied."""
-        try:
-            index = json.loads((base / "index.json").read_bytes())
-            manifest = self._chosen(base, index)
-            image = json.loads(_blob(base, manifest["config"]["digest"]).read_bytes())
-            layers = [
-                _Layer(descriptor, diff_id, "base image")
-                for descriptor, diff_id in zip(manifest["layers"], image["rootfs"]["diff_ids"], strict=True)
-            ]
-            for layer in layers:
-                source = _blob(base, layer.descriptor["digest"])
-                shutil.copyfile(source, self._blobs / source.name)
-            return image.get("config") or {}, layers
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise BundleError(f"--base={base} is no OCI image layout that can be built on: {error!r}") from error
-
-    def _chosen(self, base: Path, index: dict[str, Any]) -> dict[str, Any]:
-        """The manifest for this architecture, also where an index of several is the only entry."""
-        for entry in index["manifests"]:
-            wanted = entry.get("platform", {}).get("architecture", self._architecture)
-            if wanted != self._architecture:
-                continue
-            document: dict[str, Any] = json.loads(_blob(base, entry["digest"]).read_bytes())
-            return self._chosen(base, document) if "manifests" in document else document
-        raise BundleError(f"--base={base} has no image for {self._architecture}")
+        config, layers = _read_base(base, self._architecture)
+        for layer in layers:
+            source = _blob(base, layer.descriptor["digest"])
+            shutil.copyfile(source, self._blobs / source.name)
+        return config, layers
 
     def _layer(
         self, made_by: str, members: Iterable[Packed], *, folders: dict[str, int] | None = None, at: str = f"{_AT}/"
@@ -190,6 +180,33 @@ class _Writer:
         digest = hashlib.sha256(data).hexdigest()
         (self._blobs / digest).write_bytes(data)
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[_Layer]]:
+    """The configuration and the layers of a layout's image."""
+    try:
+        index = json.loads((base / "index.json").read_bytes())
+        manifest = _chosen(base, index, architecture)
+        image = json.loads(_blob(base, manifest["config"]["digest"]).read_bytes())
+        layers = [
+            _Layer(descriptor, diff_id, "base image")
+            for descriptor, diff_id in zip(manifest["layers"], image["rootfs"]["diff_ids"], strict=True)
+        ]
+        for layer in layers:
+            _blob(base, layer.descriptor["digest"]).stat()
+        return image.get("config") or {}, layers
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"--base={base} is no OCI image layout that can be built on: {error!r}") from error
+
+
+def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The manifest for an architecture, also where an index of several is the only entry."""
+    for entry in index["manifests"]:
+        if entry.get("platform", {}).get("architecture", architecture) != architecture:
+            continue
+        document: dict[str, Any] = json.loads(_blob(base, entry["digest"]).read_bytes())
+        return _chosen(base, document, architecture) if "manifests" in document else document
+    raise BundleError(f"--base={base} has no image for {architecture}")
 
 
 def _write_tar(output: IO[bytes], members: Iterable[Packed], folders: dict[str, int], at: str) -> None:
@@ -247,6 +264,6 @@ def _blob(layout: Path, digest: str) -> Path:
     return layout / "blobs" / algorithm / value
 
 
-def _architecture(bundle: Bundle) -> str:
-    machine = bundle.manifest.platform.partition("-")[2]
+def _architecture(platform: str) -> str:
+    machine = platform.partition("-")[2]
     return _MACHINES.get(machine, machine)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.bundle.make import Bundle, Wishes, make
-from naiad.bundle.oci import write_image
+from naiad.bundle.oci import check_base, write_image
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
 from naiad.cli.usage import report, usage, with_help
@@ -21,6 +21,7 @@ from naiad.config.getopt import HELP, split
 from naiad.config.options import environment_store, options_from
 from naiad.config.quantities import size_text
 from naiad.environments.digest import digest_of
+from naiad.environments.manifest import host_platform
 from naiad.environments.reporter import default_reporter
 from naiad.errors import BundleError, NaiadError
 
@@ -85,6 +86,9 @@ def _make(asked: dict[str, list[str]], flags: list[tuple[Flag, str]]) -> int:
     for path in (archive, layout):
         if path is not None and path.exists() and _FORCE.name not in asked:
             raise BundleError(f"{path} is there already; name another, or give --force")
+    base = Path(asked[_BASE.name][-1]) if _BASE.name in asked else None
+    if layout is not None and base is not None:
+        check_base(base, host_platform())
     wishes = Wishes(
         name=asked[_NAME.name][-1] if _NAME.name in asked else _default_name(archive or layout or Path()),
         platform=asked.get(_PLATFORM.name, [""])[-1],
@@ -103,7 +107,6 @@ def _make(asked: dict[str, list[str]], flags: list[tuple[Flag, str]]) -> int:
             digest = digest_of(archive.absolute(), Path(scratch, "index"), reporter=reporter)
             print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
         if layout is not None:
-            base = Path(asked[_BASE.name][-1]) if _BASE.name in asked else None
             print(f"wrote {layout}: image {write_image(made, options, layout, base=base)}")
         _say(made, archive)
     return 0
