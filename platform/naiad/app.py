@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from naiad.config.backend_settings import effective_settings
+from naiad.config.backend_settings import WITHOUT_EFFECT, effective_settings
 from naiad.config.options import ModelControlMode, ServerOptions
 from naiad.engine.control import ModelControl
 from naiad.engine.engine import Engine
@@ -36,15 +36,6 @@ logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
 _COLLECT_EVERY = 10_000
-_WITHOUT_EFFECT = frozenset(
-    {
-        "shm-default-byte-size",
-        "shm-growth-byte-size",
-        "shm-region-prefix-name",
-        "shm_message_queue_size",
-        "thread-pool-size",
-    }
-)
 _WHY = "segments are anonymous and grow by being used, messages travel on a socket, and calls wait in no pool"
 
 
@@ -93,7 +84,7 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
     for warning in options.warnings:  # here, as all that starts a server does
         logger.warning("%s", warning)
-    for key in sorted(_WITHOUT_EFFECT & effective_settings(options.backend_configs, "python").keys()):
+    for key in sorted(effective_settings(options.backend_configs, "python").keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
     resolution = resolution_settings(options)
     settings = LoadSettings(

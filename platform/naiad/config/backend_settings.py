@@ -12,6 +12,7 @@ from naiad.errors import OptionError
 __all__ = [
     "GLOBAL",
     "KNOWN_SETTINGS",
+    "WITHOUT_EFFECT",
     "BackendConfigs",
     "PythonSettings",
     "effective_settings",
@@ -24,13 +25,18 @@ GLOBAL = ""
 BackendConfigs = Mapping[str, Mapping[str, str]]
 """Settings by name of a backend."""
 
-KNOWN_SETTINGS = (
-    "stub-timeout-seconds",
+WITHOUT_EFFECT = (
     "shm-default-byte-size",
     "shm-growth-byte-size",
     "shm-region-prefix-name",
     "shm_message_queue_size",
     "thread-pool-size",
+)
+"""Settings of `python` that the reference reads, and that nothing here corresponds to."""
+
+KNOWN_SETTINGS = (
+    "stub-timeout-seconds",
+    *WITHOUT_EFFECT,
     # The server's own, which it hands to every backend.
     "auto-complete-config",
     "backend-directory",

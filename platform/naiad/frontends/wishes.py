@@ -98,10 +98,8 @@ def best_classes(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_
 
 
 def _best(row: np.ndarray[tuple[int], np.dtype[np.generic]], count: int, labels: Sequence[str]) -> list[bytes]:
-    import numpy as np  # here: see `protocol.numpy_types`
-
     # From the end of a stable ascending order of the reversed row: descending, equal elements by index, NaN first.
-    order = len(row) - 1 - np.argsort(row[::-1], kind="stable")[::-1][:count]
+    order = len(row) - 1 - row[::-1].argsort(kind="stable")[::-1][:count]
     texts = []
     for index in order.tolist():
         value = row[index].item()

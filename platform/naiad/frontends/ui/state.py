@@ -23,9 +23,6 @@ class WatchedEngine(EngineDoor, Protocol):
     def instances(self) -> list[InstanceStatus]:
         """All instances and their guests."""
 
-    async def repository_index(self) -> Sequence[IndexEntry]:
-        """All models, without keeping requests waiting."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
