@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import inspect
 import sys
 from importlib import import_module
 from typing import Any, Callable
@@ -45,7 +45,7 @@ def _listen(port: int) -> None:
 
 def _stopping(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method, stopping at its first line each time, and where it raises."""
-    if asyncio.iscoroutinefunction(method):
+    if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
         async def stop_later(*arguments: Any) -> Any:

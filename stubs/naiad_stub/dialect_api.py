@@ -5,9 +5,9 @@ New code says `import triton_python_backend_utils as pb_utils`.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
@@ -198,7 +198,7 @@ def adapt(model_class: Any) -> Any:
     run = getattr(model_class, "execute", None)
     if run is None:
         return model_class
-    if asyncio.iscoroutinefunction(run):
+    if inspect.iscoroutinefunction(run):
 
         @functools.wraps(run)
         async def execute(self: Any, requests: Any) -> Any:

@@ -3,6 +3,7 @@
 Written for Python 3.8 and numpy 1.17.
 """
 
+import inspect
 import sys
 import tempfile
 from pathlib import Path
@@ -136,7 +137,7 @@ def check_async(folder):
     import asyncio
 
     execute = load(folder, "asynchronous", ASYNCHRONOUS).execute
-    assert asyncio.iscoroutinefunction(execute)
+    assert inspect.iscoroutinefunction(execute)
     (response,) = asyncio.run(execute([request(np.ones(1))]))
     assert response.output_tensors()[0].as_numpy().tolist() == [True]
 
