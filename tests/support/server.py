@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
+import itertools
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,8 +29,6 @@ import psutil
 
 HOST = "127.0.0.1"
 TRITONSERVER = Path(sys.executable).with_name("tritonserver")
-# Not `random.random`: pytest-randomly seeds it alike in every process, and tests run side by side would meet.
-_random = random.SystemRandom()
 
 
 class ServerError(AssertionError):
@@ -56,18 +55,32 @@ class Reply:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, below the range outgoing connections are given (so none is lost before it is bound)."""
+    """Ports nobody listens on, below the range outgoing connections are given (so none is lost before it is bound).
+
+    Between here and the bind of a server a second may pass: each of the processes that run tests side by side has
+    ports of its own, and takes one after the other.
+    """
     found: list[int] = []
     while len(found) < count:
-        port = _random.randrange(22000, 32000)
+        port = next(_ports)
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
+        found.append(port)
     return found
+
+
+def _own_ports() -> Iterator[int]:
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = range(22000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")), 32000, count)
+    # Not `random.random`: pytest-randomly seeds it alike everywhere, and two runs on one machine would meet.
+    start = random.SystemRandom().randrange(len(own))
+    return itertools.cycle([*own[start:], *own[:start]])
+
+
+_ports = _own_ports()
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
