@@ -303,7 +303,7 @@ def test_a_leaked_thread_harms_nobody_and_does_not_keep_the_server(tmp_path, nam
             )
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25, "the guest was given all of the 30 s that it has to end"
 
 
 # -- forks --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from support.server import ServerProcess
 
-from .repositories import SAMPLES, Asking, index, infer, is_model_ready, repository, values
+from .repositories import SAMPLES, Asking, index, infer, is_model_ready, repository, states, values
 
 EXPLICIT = "--model-control-mode=explicit"
 
@@ -39,11 +39,11 @@ def test_model_is_loaded_and_unloaded_on_request(tmp_path, protocol):
             client.load_model("raises_in_initialize")
         with pytest.raises(Exception, match="failed to load 'nothing', failed to poll from model repository"):
             client.load_model("nothing")
-        [guest] = server.children()
+        [guest] = server.wait_for(lambda: len(found := server.children()) == 1 and found, "the failed guest to go")
         client.unload_model("identity")
         server.wait_for(lambda: index(server)["identity"]["state"] == "UNAVAILABLE", "the model to be unloaded")
         assert index(server)["identity"]["reason"] == "unloaded"
-        assert not guest.is_running()
+        server.wait_for(lambda: not guest.is_running(), "its guest to be gone")
         assert infer(server, "identity", 1).status == 404
         client.unload_model("never heard of")
         client.load_model("identity")
@@ -225,8 +225,8 @@ def test_unloading_amid_a_load_leaves_no_guest(tmp_path):
         server.wait_for(lambda: server.log.count("loading: versions:") > 2, "the second load to begin")
         assert server.post("/v2/repository/models/versions/unload").status == 200
         loading.join()
+        server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "both versions to be unloaded")
         server.wait_for(lambda: not server.children(), "all guests to end")
-        assert {entry["state"] for entry in server.post("/v2/repository/index").json()} == {"UNAVAILABLE"}
 
 
 def test_control_is_refused_where_it_was_not_asked_for(tmp_path):

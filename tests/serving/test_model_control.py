@@ -53,8 +53,8 @@ def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
         file.touch()
         assert evaluate(server, "a", "pb_utils.load_model('a')") == "None"
         assert evaluate(server, "a", "os.getpid()") != before
-        code = "pb_utils.unload_model('a'), [time.sleep(0.01) for _ in range(20)], pb_utils.is_model_ready('a')"
-        assert evaluate(server, "a", code).endswith("False)")
+        gone = "[time.sleep(0.01) for _ in iter(lambda: pb_utils.is_model_ready('a'), False)]"
+        assert evaluate(server, "a", f"pb_utils.unload_model('a'), {gone}, 'saw its end'").endswith("'saw its end')")
         wait_until(lambda: "successfully unloaded 'a'" in server.log, "the end of a")
 
 

@@ -125,7 +125,7 @@ def test_a_call_that_takes_too_long_counts_as_not_ready_and_goes_on(tmp_path):
         set_answer(server, "m", f"lambda: {wait}")
         started = time.monotonic()
         assert server.get("/v2/models/m/ready").status == 400
-        assert 4.5 < time.monotonic() - started < 8
+        assert 4.5 < time.monotonic() - started < 20  # five seconds, and what a busy machine adds to them
         assert server.get("/v2/models/m/ready").status == 400
         assert evaluate(server, "m", "1") == "1"
         assert "Timed out waiting for user-defined is_ready() response" in server.log

@@ -115,6 +115,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_a_resource_is_never_exec
         wait_for_pending(server, second, 1)
         call.cancel()
         wait_until(lambda: reasons(server, second, "CANCELED") == 1, "the cancelled request to be counted")
+        wait_until(lambda: errors, "the client's own thread to tell of it")
         assert "CANCELLED" in str(errors[0].status())
         stays = Request(server, second)
         assert holds.is_answered is stays.is_answered is False
@@ -125,12 +126,13 @@ def test_a_request_that_is_cancelled_while_it_waits_for_a_resource_is_never_exec
 
 def test_a_request_waits_for_a_resource_no_longer_than_it_may_wait_at_all(tmp_path):
     first = write(tmp_path / "models", "first", 1)
-    second = write(tmp_path / "models", "second", 1, batching=QUEUE.format("default_timeout_microseconds: 200000"))
+    patience = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+    second = write(tmp_path / "models", "second", 1, batching=QUEUE.format(patience))
     with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
         first.close_gate()
         holds = Request(server, first)
         first.wait_for_call(1)
-        assert Request(server, second).refusal == (503, "Request timeout expired")
+        assert Request(server, second, timeout=200000).refusal == (503, "Request timeout expired")
         assert reasons(server, second, "REJECTED") == 1
         assert not holds.is_answered
         first.open_gate()

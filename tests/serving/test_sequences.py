@@ -108,6 +108,8 @@ CONTROLS = """control_input [
   { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: %s } ] }
 ]"""
 FULL = "max_queue_delay_microseconds: 60000000 minimum_slot_utilization: 1.0"
+PATIENT = "max_sequence_idle_microseconds: 60000000"
+"""As long as no test takes: unless told, a sequence is lost that sends nothing for a second."""
 SEQUENCES = {
     "direct": ("direct { } " + CONTROLS % "TYPE_UINT64", 3, 1),
     "plain": ("direct { }", 3, 1),
@@ -116,15 +118,17 @@ SEQUENCES = {
     "named": ("direct { } " + CONTROLS % "TYPE_STRING", 0, 1),
     "idle": ("max_sequence_idle_microseconds: 50000", 1, 1),
     "one": ("direct { }", 1, 1),
-    "two": ("direct { } max_sequence_idle_microseconds: 60000000", 1, 2),
+    "two": ("direct { }", 1, 2),
     "iterative": ("iterative_sequence: true", 2, 1),
     "countdown": ("iterative_sequence: true", 2, 1),
-    "steady": ("direct { } max_sequence_idle_microseconds: 60000000", 1, 1),
+    "steady": ("direct { }", 1, 1),
 }
 
 
 def write(folder, name, sequence_batching, rows, instances):
     model = folder / name
+    if "max_sequence_idle" not in sequence_batching:
+        sequence_batching += f" {PATIENT}"
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.py").write_text({"iterative": ITERATIVE, "countdown": DECOUPLED}.get(name, MODEL))
     (model / "config.pbtxt").write_text(
@@ -342,7 +346,7 @@ def test_a_decoupled_model_may_want_requests_again_and_answer_each_time(server):
 
 
 def test_sequences_may_end_while_the_server_exits_and_none_begins(tmp_path):
-    write(tmp_path / "models", "plain", "direct { } max_sequence_idle_microseconds: 60000000", 2, 1)
+    write(tmp_path / "models", "plain", "direct { }", 2, 1)
     write(tmp_path / "models", "other", "direct { }", 1, 1)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         Ask(server, "plain", 1, "start").finish()
@@ -359,7 +363,7 @@ def test_sequences_may_end_while_the_server_exits_and_none_begins(tmp_path):
 
 
 def test_an_exit_waits_for_sequences_no_longer_than_it_may(tmp_path):
-    write(tmp_path / "models", "plain", "direct { } max_sequence_idle_microseconds: 60000000", 2, 1)
+    write(tmp_path / "models", "plain", "direct { }", 2, 1)
     with ServerProcess(tmp_path / "models", "--exit-timeout-secs=1", work=tmp_path) as server:
         Ask(server, "plain", 1, "start").finish()
         os.kill(server.pid, signal.SIGTERM)
