@@ -43,7 +43,7 @@ class LoopThread:
 
         return self.run(call())
 
-    def until(self, condition: Callable[[], object], timeout: float = 10) -> None:
+    def until(self, condition: Callable[[], object], timeout: float = 30) -> None:
         """Wait until a condition, asked on the loop's thread between its turns, holds."""
 
         async def wait() -> None:

@@ -156,7 +156,7 @@ def test_responses_are_compressed_only_if_set(serve):
 
 
 def test_a_connection_is_closed_at_its_greatest_age(serve):
-    served = serve(GrpcSettings(max_connection_age_ms=50, max_connection_age_grace_ms=1000))
+    served = serve(GrpcSettings(max_connection_age_ms=1000, max_connection_age_grace_ms=1000))
     states = []
     with grpc.insecure_channel(served.url) as channel:
         closed: Future = Future()
@@ -167,7 +167,7 @@ def test_a_connection_is_closed_at_its_greatest_age(serve):
                 closed.set_result(True) if not closed.done() else None
 
         channel.subscribe(watch, try_to_connect=True)
-        assert closed.result(timeout=10)
+        assert closed.result(timeout=30)
 
 
 def test_default_settings_are_the_references():

@@ -21,9 +21,9 @@ HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in RE
 @pytest.mark.parametrize("first", [b"\x0f", b"\x00\x7f", b"\x00\x00\x7f", b"\xff"])
 def test_a_number_without_end_is_not_added_up(first):
     """Each byte would make it seven bits longer: 64 KB cost a quarter of a second, once per block."""
-    started = time.perf_counter()
+    started = time.thread_time()  # of this thread alone: others may have the processor meanwhile
     assert changes_table(first + b"\xff" * (1 << 16))
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
 
 
 @pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x80\x01", b"\x3f\xe1\x1f"])
@@ -85,11 +85,11 @@ def test_a_long_frame_that_drips_is_not_copied_with_each_drop(server, connect, k
 
     def drip() -> float:
         size, piece = 1 << 20, 500
-        started = time.process_time()
+        started = time.thread_time()
         give(connection, frames.head(kind, frames.PADDED if kind == frames.DATA else 0, 1, size))
         for _ in range(2000):
             give(connection, bytes(piece))
-        return time.process_time() - started
+        return time.thread_time() - started
 
     peer.request(1, fields=HOLD)
     assert peer.is_alive()

@@ -64,7 +64,7 @@ def test_the_answers_of_all_prompts_may_come_before_the_tickets():
 def test_prompts_behind_one_that_failed_at_once_are_not_even_asked():
     with served(lambda _, __, sink: sink.send(said(error="no luck"), True)) as api:
         assert api.ask("completions", prompt=["a", "b", "c"]).json()["error"]["message"] == "no luck"
-        assert len(api.engine.requests) == 1
+        assert len(api.loop.call(lambda: api.engine.requests)) == 1
 
 
 def test_a_prompt_that_is_refused_takes_back_those_before_it():
@@ -75,7 +75,7 @@ def test_a_prompt_that_is_refused_takes_back_those_before_it():
     with served(refuse) as api:
         got = api.ask("completions", prompt=["a", "b", "c"])
         assert (got.status, got.json()["error"]["message"]) == (503, "the queue is full")
-        assert api.engine.cancelled == [1]
+        assert api.loop.call(lambda: api.engine.cancelled) == [1]
 
 
 def test_a_fault_of_the_servers_own_is_told_in_openais_shape(caplog):

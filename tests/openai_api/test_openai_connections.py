@@ -113,4 +113,4 @@ def test_a_stream_that_is_refused_in_its_second_prompt_ends_with_the_error():
         lines = [line for line in got.body.decode().split("\n\n") if line]
         assert (got.status, len(lines)) == (200, 3)
         assert '"the queue is full"' in lines[1]
-        assert (lines[2], api.engine.cancelled) == ("data: [DONE]", [1])
+        assert (lines[2], api.loop.call(lambda: api.engine.cancelled)) == ("data: [DONE]", [1])

@@ -57,11 +57,11 @@ def test_long_frame_costs_no_more_than_its_length():
     """Joined anew with each piece, 48 MiB in pieces of 64 KiB would be eighteen gigabytes of copying."""
     payload, reader, frames = bytes(48 << 20), FrameReader(), []
     data = memoryview(frame(Kind.LOG, payload))
-    begun = time.process_time()
+    begun = time.thread_time()
     for position in range(0, len(data), 1 << 16):
         frames += reader.feed(bytes(data[position : position + (1 << 16)]))
     assert [(kind, len(payload)) for kind, payload in frames] == [(Kind.LOG, 48 << 20)]
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
 
 
 def test_frame_longer_than_any_message_is_refused_before_it_is_read():

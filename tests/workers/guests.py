@@ -107,7 +107,7 @@ def request(*values: float) -> InferRequest:
     return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (len(values),), data)])
 
 
-async def until(condition, what: str, timeout: float = 10) -> None:
+async def until(condition, what: str, timeout: float = 30) -> None:
     """Wait on the loop until the condition holds."""
 
     async def wait() -> None:

@@ -62,7 +62,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
 
         worker._take = take_and_see_the_end
         with pytest.raises(GuestDiedError, match="was killed by SIGKILL"):
-            await asyncio.wait_for(worker.start(), 10)
+            await asyncio.wait_for(worker.start(), 60)
         assert owner.deaths == []
         assert loop.is_running()
 
@@ -85,10 +85,11 @@ def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path
     assert not is_running(run(start()))
 
 
+@pytest.mark.slow
 def test_slow_but_living_initialize_is_waited_for(tmp_path):
     async def start():
         worker, _ = await started(
-            launch_spec(tmp_path, "def initialize(self, args):\n    time.sleep(2)", start_timeout=1.2)
+            launch_spec(tmp_path, "def initialize(self, args):\n    time.sleep(4.5)", start_timeout=3)
         )
         await worker.kill()
 
@@ -131,7 +132,7 @@ def finalize(self):
 
     async def stop():
         worker, owner = await started(launch_spec(tmp_path, methods))
-        await worker.stop(10)
+        await worker.stop(60)
         assert owner.deaths == []
         assert ("stdout", "finalized") in owner.lines
 
@@ -185,11 +186,11 @@ def initialize(self, args):
 
     async def serve():
         worker, owner = guest(launch_spec(tmp_path, methods))
-        await asyncio.wait_for(worker.start(), 10)
+        await asyncio.wait_for(worker.start(), 60)
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
         await until(lambda: ("stdout", "-15 -15") in owner.lines, "exit codes")
-        await worker.stop(5)
+        await worker.stop(60)
         assert owner.deaths == []
 
     run(serve())
@@ -215,6 +216,6 @@ def initialize(self, args):
         worker, owner = guest(launch_spec(tmp_path, methods))
         await asyncio.wait_for(worker.start(), 30)
         await until(lambda: ("stdout", "{-15}") in owner.lines, "exit codes")
-        await worker.stop(5)
+        await worker.stop(60)
 
     run(serve())
