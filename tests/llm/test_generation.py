@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,8 +104,16 @@ def test_logprobs_join_to_the_text_and_name_the_taken_token(server: ServerProces
         assert sum(one["rank"] == 1 for one in entry.values()) == 1
         assert all(one["logprob"] <= 0 for one in entry.values())
     whole = ask(server, model, **given, return_cumulative_logprob=True, exclude_input_in_output=True)
-    assert json.loads(whole["logprobs"]) == entries
+    same = json.loads(whole["logprobs"])
+    # llama.cpp's sums depend in their last digits on what is computed together: a prompt anew, or what is left of it.
     assert whole["cumulative_logprob"] == pytest.approx(sum(one["logprob"] for one in taken), rel=1e-4)
+    assert numbers_of(same) == pytest.approx(numbers_of(entries), rel=1e-4)
+    assert same == entries
+
+
+def numbers_of(entries: list[dict[str, Any]]) -> list[float]:
+    """The logarithms in *entries*, which are taken out of them."""
+    return [one.pop("logprob") for entry in entries for one in entry.values()]
 
 
 def test_cumulative_logprob_goes_on_through_a_stream(server: ServerProcess, model: str):
