@@ -124,9 +124,15 @@ def test_cumulative_logprob_goes_on_through_a_stream(server: ServerProcess, mode
 
 
 def test_stop_ends_the_text_before_the_word(server: ServerProcess, model: str):
-    given = {"text_input": PROMPT, "max_tokens": 40, "temperature": 0, "exclude_input_in_output": True}
+    given = {
+        "text_input": PROMPT,
+        "max_tokens": 40,
+        "temperature": 0,
+        "ignore_eos": True,
+        "exclude_input_in_output": True,
+    }
     text = ask(server, model, **given)["text_output"]
-    stop = re.findall(r"\w+" if model == "fake" else r"[!-~]{2,}", text)[2]
+    stop = re.findall(r"\w+" if model == "fake" else r"[!-~]{2}", text)[2]
     answer = ask(server, model, **given, stop=stop, return_finish_reason=True)
     assert answer["finish_reason"] == "stop"
     assert stop not in answer["text_output"]
@@ -134,7 +140,9 @@ def test_stop_ends_the_text_before_the_word(server: ServerProcess, model: str):
 
 
 def test_several_choices_are_elements_of_the_outputs(server: ServerProcess, model: str):
-    given = {"text_input": PROMPT, "n": 3, "max_tokens": 5, "temperature": 0, "return_finish_reason": True}
+    # Several of what is not left to chance is refused by vLLM.
+    given = {"text_input": PROMPT, "n": 3, "max_tokens": 5, "temperature": 0.9, "seed": 3, "ignore_eos": True}
+    given["return_finish_reason"] = True
     whole = ask(server, model, **given, exclude_input_in_output=True)
     assert len(whole["text_output"]) == 3
     assert whole["finish_reason"] == ["length"] * 3
@@ -185,7 +193,7 @@ def test_conversations_are_put_into_the_models_own_form(server: ServerProcess, m
     messages = json.dumps([{"role": "user", "content": "hello the world"}])
     given = {"max_tokens": 6, "temperature": 0, "return_num_input_tokens": True}
     answer = ask(server, model, messages=messages, **given)
-    form = "<|user|>hello the world<|end|><|assistant|>" if model == "llama" else "<user> hello the world <assistant>"
+    form = "<user> hello the world <assistant>" if model == "fake" else "<|user|>hello the world<|end|><|assistant|>"
     same = ask(server, model, text_input=form, exclude_input_in_output=True, **given)
     assert answer["text_output"] == same["text_output"]
     parts = events(server, model, messages=messages, return_message=True, **given)

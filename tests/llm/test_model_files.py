@@ -40,7 +40,8 @@ def test_unknown_keys_are_all_named_with_the_nearest(tmp_path: Path):
 
 
 def test_keys_of_every_release_of_vllm_are_known(tmp_path: Path):
-    assert read(tmp_path, model="a.gguf", disable_log_requests=True, enforce_eager=True, swap_space=4).arguments
+    given = {"disable_log_requests": True, "enforce_eager": True, "swap_space": 4, "max_num_scheduled_tokens": 64}
+    assert read(tmp_path, model="a.gguf", **given).arguments
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -55,6 +57,34 @@ def test_what_vllm_refuses_is_told_in_its_words(server: ServerProcess):
     assert refusal(server, "fake", text_input="hello", temperature=-1).startswith("Error generating stream: ")
     error = refusal(server, "fake", text_input="hello", repetition_penalty=2)
     assert "repetition_penalty" in error
+
+
+def test_whose_fault_an_error_is_stays_told_apart(server: ServerProcess):
+    """Recent releases have errors of their own for wrong requests, which are no ValueErrors, and wrap others in silence."""
+    statuses = {}
+    for prompt in ("word " * 5000, "BUSY", "FAIL"):
+        given = json.dumps({"model": "fake", "prompt": prompt, "max_tokens": 2})
+        connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)  # type: ignore[attr-defined]
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/completions", given)
+            reply = connection.getresponse()
+            statuses[reply.status] = json.load(reply)["error"]["message"].removeprefix("Error generating stream: ")
+    assert statuses == {
+        400: "The prompt has 5000 tokens, more than the model's 4096.",
+        503: "The engine is currently busy.",
+        500: "out of blocks",
+    }
+
+
+def test_what_a_template_refuses_is_the_callers_matter(server: ServerProcess):
+    messages = json.dumps([{"role": "assistant", "content": "hi"}])
+    assert refusal(server, "fake", messages=messages) == (
+        "Error generating stream: the chat template cannot take these messages: Conversation roles must alternate"
+    )
+
+
+def test_pictures_that_are_none_are_refused(server: ServerProcess):
+    assert "element 0 of input 'image' is no base64" in refusal(server, "fake", text_input="hello", image="?")
 
 
 def test_vectors_are_those_of_encode(server: ServerProcess):

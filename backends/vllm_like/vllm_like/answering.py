@@ -8,19 +8,20 @@ from typing import Any, Dict, List, Optional, Sequence
 import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
-from vllm_like.engines.base import CallerError, Delta, EmbeddingSink, Sink
+from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, Sink
 from vllm_like.metrics import Metrics
 from vllm_like.wishes import Wishes
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 CANCELLED_TEXT = "Request was cancelled"
+_CODES = {CallerError: pb_utils.TritonError.INVALID_ARG, BusyError: pb_utils.TritonError.UNAVAILABLE}
 UNFINISHED = "None"
 """The finish reason of a choice that goes on, as text."""
 
 
 def refuse(sender: Any, error: BaseException) -> None:
     """Answer with *error* and nothing else."""
-    code = pb_utils.TritonError.INVALID_ARG if isinstance(error, CallerError) else pb_utils.TritonError.INTERNAL
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), pb_utils.TritonError.INTERNAL)
     sender.send(tensors.error(f"Error generating stream: {error}", code), flags=FINAL)
 
 

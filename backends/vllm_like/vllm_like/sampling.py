@@ -65,7 +65,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
     "a whole number": (
         _integer,
         ("n", "best_of", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
-         "truncate_prompt_tokens"),
+         "truncate_prompt_tokens", "thinking_token_budget", "stream_interval"),
     ),
     "a number": (
         float,
@@ -75,7 +75,8 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
     "true or false": (
         _boolean,
         ("ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens",
-         "spaces_between_special_tokens", "use_beam_search", "early_stopping"),
+         "spaces_between_special_tokens", "use_beam_search", "early_stopping",
+         "skip_reading_prefix_cache"),
     ),
     "a string or a list of strings": (_strings, ("stop", "bad_words")),
     "a list of whole numbers": (_integers, ("stop_token_ids", "allowed_token_ids")),

@@ -10,6 +10,10 @@ class CallerError(ValueError):
     """The request asks for what there is not; another request may do."""
 
 
+class BusyError(Exception):
+    """The engine has too much to do; the same request may do later."""
+
+
 class EngineDeadError(Exception):
     """The engine will never answer again."""
 

@@ -13,7 +13,7 @@ import threading
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import keys, weights
-from vllm_like.engines import vllm_requests, watchdog
+from vllm_like.engines import vllm_errors, vllm_requests, watchdog
 from vllm_like.engines.base import CallerError, Delta, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
 from vllm_like.settings import LORA_FILE, Settings
 
@@ -63,12 +63,14 @@ def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], No
     keys.refuse_unknown(rest, known | keys.VLLM | keys.VLLM_FORMER, f"model.json in '{settings.directory}'")
     settings.tell_ignored(known, log)
     arguments = {key: value for key, value in settings.arguments.items() if key in known}
-    model = arguments.get("model")
-    if isinstance(model, str):
+    for key in ("model", "tokenizer"):
+        name = arguments.get(key)
+        if not isinstance(name, str):
+            continue
         # Where there is no such file it is a name of a hub, which is vLLM's matter.
-        path = weights.locate(model, settings.directory, "model")
-        if model.startswith((weights.PACKAGE, weights.ENVIRONMENT)) or os.path.exists(path):  # noqa: PTH110
-            arguments["model"] = path
+        path = weights.locate(name, settings.directory, key)
+        if name.startswith((weights.PACKAGE, weights.ENVIRONMENT)) or os.path.exists(path):  # noqa: PTH110
+            arguments[key] = path
     return arguments
 
 
@@ -130,7 +132,7 @@ class VllmEngine(Engine):
 
     async def _generate(self, generation: Generation, sink: Sink) -> None:
         self._running[generation.request_id] = sink
-        error: Optional[BaseException] = None
+        error: Optional[Exception] = None
         try:
             prompt = await self._prompt(generation)
             await self._follow(generation, prompt, sink)
@@ -138,7 +140,7 @@ class VllmEngine(Engine):
             error = raised
         finally:
             del self._running[generation.request_id]
-        sink.end(error)
+        sink.end(vllm_errors.told(error) if error is not None else None)
         self._look_for_death(error)
 
     async def _follow(self, generation: Generation, prompt: Any, sink: Sink) -> None:
@@ -175,7 +177,7 @@ class VllmEngine(Engine):
             each = [self._vector(request, number) for number in range(len(request.inputs))]
             found: List[Tuple[List[float], int]] = await asyncio.gather(*each)
         except Exception as error:  # noqa: BLE001 - likewise
-            sink([], 0, error)
+            sink([], 0, vllm_errors.told(error))
             self._look_for_death(error)
             return
         sink([vector for vector, _ in found], sum(tokens for _, tokens in found), None)

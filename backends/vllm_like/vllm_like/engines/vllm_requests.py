@@ -78,14 +78,21 @@ def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) 
             continue_final_message=continues,
             **options,
         )
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - templates raise what they like, jinja's errors among it
         raise CallerError(f"the chat template cannot take these messages: {error}") from None
     return {"prompt_token_ids": list(tokenizer.encode(text, add_special_tokens=False))}
 
 
 def prompt_with_images(prompt: str, images: Sequence[bytes]) -> Dict[str, Any]:
-    """A prompt that has pictures."""
+    """A prompt that has pictures.
+
+    Raises:
+        CallerError: If they are none.
+    """
     from PIL import Image
 
-    pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
+    try:
+        pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
+    except OSError as error:
+        raise CallerError(f"an element of input 'image' is no picture: {error}") from None
     return {"prompt": prompt, "multi_modal_data": {"image": pictures if len(pictures) > 1 else pictures[0]}}

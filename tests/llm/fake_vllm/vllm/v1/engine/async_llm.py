@@ -1,4 +1,7 @@
-"""Tokens are words; they come one every few milliseconds. The word CRASH in a prompt ends the engine, as a child's end does."""
+"""Tokens are words; they come one every few milliseconds.
+
+The word CRASH in a prompt ends the engine, as a child's end does; FAIL ends the request, BUSY refuses it.
+"""
 
 import asyncio
 import dataclasses
@@ -10,12 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from vllm.exceptions import QueueOverflowError, VLLMValidationError
+
 STEP_SECONDS = 0.002
 MAX_MODEL_LEN = 4096
 
 
 class EngineDeadError(Exception):
     pass
+
+
+class EngineGenerateError(Exception):
+    """Has no words of its own."""
 
 
 @dataclasses.dataclass
@@ -43,6 +52,10 @@ class RequestOutput:
     finished: bool
 
 
+class TemplateError(Exception):
+    """Jinja's, which is no ValueError."""
+
+
 class Tokenizer:
     def __init__(self):
         self.words = ["<unk>"]
@@ -54,6 +67,8 @@ class Tokenizer:
         return [self.words.index(word) for word in text.split()]
 
     def apply_chat_template(self, messages, tools=None, tokenize=True, add_generation_prompt=False, **options):
+        if messages[-1]["role"] == "assistant":
+            raise TemplateError("Conversation roles must alternate")
         text = " ".join(f"<{message['role']}> {message['content']}" for message in messages)
         return text + (" <assistant>" if add_generation_prompt else "")
 
@@ -80,13 +95,20 @@ class AsyncLLM:
     def get_tokenizer(self):
         return self.tokenizer
 
+    def check(self, words):
+        if len(words) > self.model_config.max_model_len:
+            raise VLLMValidationError(
+                f"The prompt has {len(words)} tokens, more than the model's {self.model_config.max_model_len}."
+            )
+        if "BUSY" in words:
+            raise QueueOverflowError("The engine is currently busy.")
+        if "FAIL" in words:
+            raise EngineGenerateError from RuntimeError("out of blocks")
+
     async def generate(self, prompt, params, request_id, lora_request=None):
         ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)
-        if len(ids) > self.model_config.max_model_len:
-            raise ValueError(
-                f"The prompt has {len(ids)} tokens, more than the model's {self.model_config.max_model_len}."
-            )
         words = [self.tokenizer.words[i] for i in ids]
+        self.check(words)
         if lora_request is not None:
             words = [lora_request.lora_name, lora_request.lora_path]
         if params.structured_outputs is not None:
