@@ -14,7 +14,17 @@ class TritonModelException(Exception):  # noqa: N818 - the name is the API's
     __module__ = API_MODULE
 
 
-class ErrorCode(enum.IntEnum):
+class NamedNumber(enum.IntEnum):
+    """A number that is printed by its name in every Python, as in the reference; IntEnum's own way changed in 3.11."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, specification: str) -> str:
+        return format(int(self) if specification else str(self), specification)
+
+
+class ErrorCode(NamedNumber):
     """The codes of `TritonError`, numbered as TRITONSERVER_Error_Code."""
 
     UNKNOWN = 0

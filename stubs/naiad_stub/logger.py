@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from typing import Any, Callable
 
-from naiad_stub.exceptions import API_MODULE
+from naiad_stub.exceptions import API_MODULE, NamedNumber
 
 
-class LogLevel(enum.IntEnum):
+class LogLevel(NamedNumber):
     """The levels, numbered as in the reference."""
 
     INFO = 0

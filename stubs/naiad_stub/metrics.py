@@ -7,12 +7,11 @@ src/metric_family.cc); what needs no server is checked here.
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from naiad_stub.asking import refusal
-from naiad_stub.exceptions import API_MODULE, TritonModelException
+from naiad_stub.exceptions import API_MODULE, NamedNumber, TritonModelException
 
 _FAMILY_NAME = re.compile("[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile("(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -22,7 +21,7 @@ _FAMILY_DELETED = (
 )
 
 
-class MetricKind(enum.IntEnum):
+class MetricKind(NamedNumber):
     """Kinds of metrics."""
 
     COUNTER = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from operator import index
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Set, Union
 
-from naiad_stub.exceptions import API_MODULE, TritonModelException
+from naiad_stub.exceptions import API_MODULE, NamedNumber, TritonModelException
 from naiad_stub.parameters import EMPTY, parameters_json
 from naiad_stub.tensor import Tensor
 
@@ -45,7 +44,7 @@ is_cancelled: Callable[[Any], bool] = _never
 """The second hook, called with a received request's handle; assign to `naiad_stub.request.is_cancelled`."""
 
 
-class MemoryType(enum.IntEnum):
+class MemoryType(NamedNumber):
     """Kinds of memory a tensor may be in."""
 
     TRITONSERVER_MEMORY_GPU = 0

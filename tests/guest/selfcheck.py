@@ -13,6 +13,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 import questions
 from naiad_stub import api, loader
+from naiad_stub.exceptions import TritonError
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.tensor import Tensor
@@ -69,6 +70,11 @@ def check_tensors():
         assert again(Tensor("T", strings)).as_numpy().tolist() == strings.tolist()
 
 
+def check_printing():
+    code = TritonError("x", TritonError.NOT_FOUND).code()
+    assert (str(code), f"{code}", f"{code:d}", code) == ("ErrorCode.NOT_FOUND", "ErrorCode.NOT_FOUND", "2", 2)
+
+
 def check_lent_at_exit():
     done = subprocess.run([sys.executable, "-c", LENT_AT_EXIT, sys.argv[1]], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"[0, 1, 2]\n", b""), done
@@ -116,6 +122,7 @@ def check_broken_model(folder):
 
 if __name__ == "__main__":
     check_tensors()
+    check_printing()
     check_lent_at_exit()
     questions.check_all()
     with tempfile.TemporaryDirectory() as name:

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 from naiad_stub.exceptions import TritonError, TritonModelException
+from naiad_stub.logger import Logger
+from naiad_stub.metrics import MetricFamily
+from naiad_stub.request import MemoryType
 from naiad_stub.response import InferenceResponse
 from naiad_stub.tensor import Tensor
 
@@ -116,3 +119,16 @@ def test_errors_take_a_text_and_one_of_their_codes(arguments, message):
 def test_names_are_of_the_references_module():
     for cls in (TritonError, TritonModelException, InferenceResponse, Tensor):
         assert cls.__module__ == "c_python_backend_utils"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (TritonError.NOT_FOUND, "ErrorCode.NOT_FOUND"),
+        (Logger.WARNING, "LogLevel.WARNING"),
+        (MetricFamily.HISTOGRAM, "MetricKind.HISTOGRAM"),
+        (MemoryType.TRITONSERVER_MEMORY_CPU, "MemoryType.TRITONSERVER_MEMORY_CPU"),
+    ],
+)
+def test_what_the_reference_prints_by_name_is_printed_so(value, text):
+    assert (str(value), f"{value}", f"{value:d}") == (text, text, str(int(value)))
