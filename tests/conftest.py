@@ -6,10 +6,19 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+from naiad.environments.placement import spread
 
 # Files of tests run side by side, on machines that may have other work, too: how long an example takes says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests make and remove trees of files all the time: each where the others' removals do not slow it down."""
+    base = tmp_path_factory.getbasetemp()
+    for folder in (base, base.parent):
+        spread(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

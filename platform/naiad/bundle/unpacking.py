@@ -15,6 +15,7 @@ from naiad.environments.archive import unpack
 from naiad.environments.digest import digest_of
 from naiad.environments.manifest import require_usable_here
 from naiad.environments.members import write_archive
+from naiad.environments.placement import spread
 from naiad.environments.progress import Meter, Reporter
 from naiad.errors import BundleError, NaiadError
 
@@ -68,6 +69,7 @@ def unpacked(archive: Path, store: Path, reporter: Reporter) -> Path:
     folder = store / _FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        spread(folder)
         target = folder / digest_of(archive.absolute(), store / "index", reporter=reporter)
         with FileLock(target.with_suffix(".lock")):
             if not target.is_dir():

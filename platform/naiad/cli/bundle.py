@@ -22,6 +22,7 @@ from naiad.config.options import environment_store, options_from
 from naiad.config.quantities import size_text
 from naiad.environments.digest import digest_of
 from naiad.environments.manifest import host_platform
+from naiad.environments.placement import spread
 from naiad.environments.reporter import default_reporter
 from naiad.errors import BundleError, NaiadError
 
@@ -101,6 +102,7 @@ def _make(asked: dict[str, list[str]], flags: list[tuple[Flag, str]]) -> int:
     beside = (archive or layout or Path()).absolute().parent
     beside.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=beside, prefix=".naiad-bundle-") as scratch:
+        spread(Path(scratch))
         made = make(options, flags, wishes, Path(scratch), reporter)
         if archive is not None:
             write_bundle(made, archive, reporter)

@@ -21,6 +21,7 @@ from naiad.environments.conda_meta import CHANNEL
 from naiad.environments.describing import describe
 from naiad.environments.manifest import MANIFEST_NAME, Manifest
 from naiad.environments.members import FORMATS, Packed, write_archive
+from naiad.environments.placement import spread
 from naiad.environments.prefix import interpreter_of
 from naiad.environments.progress import LogReporter, Meter, Reporter
 from naiad.environments.whole import make_whole
@@ -187,6 +188,7 @@ def _staged(output: Path) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     # What is made whole for packing lies beside the archive too: both need the room.
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        spread(Path(folder))
         unfinished = Path(folder, output.name)
         yield unfinished
         unfinished.replace(output)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from naiad.environments.digest import Content, content_of, fingerprint
 from naiad.environments.file_digests import Written
+from naiad.environments.placement import spread
 from naiad.environments.prefix import interpreter_of, require_interpreter
 from naiad.environments.progress import Reporter
 from naiad.environments.record import Stored, is_marked, read_record
@@ -91,11 +92,12 @@ class Store:
         Raises:
             ExecutionEnvironmentError: If the archive cannot be used.
         """
-        staging = self.root / "staging"
-        with self._locked(content.digest, ""):
-            staging.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f"{content.digest}.", dir=staging) as folder:
-                return Store(Path(folder), self._reporter).ensure(archive, content)
+        prefix = f"{content.digest}."
+        with (
+            self._locked(content.digest, ""),
+            tempfile.TemporaryDirectory(prefix=prefix, dir=self._staging()) as folder,
+        ):
+            return Store(Path(folder), self._reporter).ensure(archive, content)
 
     def remove(self, digest: str) -> bool:
         """Remove an entry; whoever calls has made sure that nobody uses it.
@@ -106,9 +108,7 @@ class Store:
         Raises:
             OSError: If it cannot be removed.
         """
-        staging = self.root / "staging"
-        staging.mkdir(parents=True, exist_ok=True)
-        gone = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=staging))
+        gone = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
         try:
             # In one step: a crash while files are deleted leaves something that `sweep` knows.
             with self._lock(digest).acquire(timeout=0):
@@ -207,9 +207,7 @@ class Store:
         from naiad.environments.archive import unpack
         from naiad.environments.manifest import read_manifest, require_usable_here
 
-        staging = self.root / "staging"
-        staging.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=staging))
+        staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=self._staging()))
         try:
             folder = staged / "env"
             folder.mkdir()
@@ -229,6 +227,13 @@ class Store:
             raise
         staged.chmod(0o755)
         return staged, unpacked.written
+
+    def _staging(self) -> Path:
+        """The folder for what is half-made, and half-removed."""
+        staging = self.root / "staging"
+        staging.mkdir(parents=True, exist_ok=True)
+        spread(staging)
+        return staging
 
 
 def _environment_in(folder: Path) -> Path:
