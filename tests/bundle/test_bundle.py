@@ -40,11 +40,12 @@ CONFIG = """backend: "python"
 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "WHERE" data_type: TYPE_STRING dims: [ 3 ] }
 """
+FLAGS = ("--http-port=8123", "--log-verbose=1")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A repository with a model for the server's own interpreter and one with an environment, bundled; then gone."""
+    """A repository with a model for the server's own interpreter and one with an environment, bundled; then moved."""
     folder = tmp_path_factory.mktemp("made")
     for name in ("plain", "packed"):
         (folder / "models" / name / "1").mkdir(parents=True)
@@ -57,11 +58,11 @@ def made(tmp_path_factory):
         text = f"$$TRITON_MODEL_DIRECTORY/../{archive.name}"
         config.write(f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{text}" }} }}\n')
     done = naiad(
-        "bundle", f"--model-repository={folder / 'models'}", "--http-port=8123", "--log-verbose=1",
+        "bundle", f"--model-repository={folder / 'models'}", *FLAGS,
         f"--output={folder / 'shop.tar.gz'}", f"--oci={folder / 'image'}", f"--env-store={folder / 'store'}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shutil.rmtree(folder / "models")
+    (folder / "models").rename(folder / "kept")
     yield folder, done.stdout
     shutil.rmtree(folder)
 
@@ -287,22 +288,20 @@ def test_without_a_folder_to_write_in_it_says_which_is_missing_and_ends(image_ro
 
 
 def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(made, tmp_path):
-    (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
-    (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
-    (tmp_path / "models" / "plain" / "config.pbtxt").write_text(CONFIG)
-    base = made[0] / "image"
+    """What was bundled first is bundled again, from another folder, on top of the image that it gave."""
+    folder, _ = made
+    below, _ = image_of(folder / "image")
 
-    for number in (1, 2):
-        done = naiad(
-            "bundle", f"--model-repository={tmp_path / 'models'}", "--name=same", f"--base={base}",
-            f"--oci={tmp_path / f'image{number}'}", f"--env-store={tmp_path / 'store'}",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+    done = naiad(
+        "bundle", f"--model-repository={folder / 'kept'}", *FLAGS, "--name=shop", f"--base={folder / 'image'}",
+        f"--oci={tmp_path / 'again'}", f"--env-store={folder / 'store'}",
+    )  # fmt: skip
 
-    first, second = (image_of(tmp_path / f"image{number}") for number in (1, 2))
-    assert first == second
-    below, _ = image_of(base)
-    assert first[0]["layers"][: len(below["layers"])] == below["layers"]
+    assert done.returncode == 0, done.stderr
+    manifest, config = image_of(tmp_path / "again")
+    system, *own = below["layers"]
+    assert manifest["layers"] == [system, *own, *own]
+    assert [entry["created_by"] for entry in config["history"]][: 1 + len(own)] == ["base image"] * (1 + len(own))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from naiad.config.server_options import ServerOptions
 from naiad.environments.manifest import Manifest, host_platform
 from naiad.environments.members import Packed
 from naiad.environments.progress import Reporter
+from naiad.environments.symbols import newest_glibc
 from naiad.errors import BundleError
 
 __all__ = ["LOCK_NAME", "Bundle", "Wishes", "make"]
@@ -93,12 +94,14 @@ def make(
     _check_platform(wishes.platform)
     if options.model_namespacing:
         raise BundleError("--model-namespacing=true names models by their repository's folder, which a bundle changes")
+    # What is copied may need a newer one still, which is seen once it is; an interpreter that does is seen at once.
+    _check_glibc(wishes.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
     environments = BundledEnvironments(scratch / "environments", reporter, signed=options.env_trust is not None)
     contents = collect_contents(options, environments, sys.version_info[:3])
     (scratch / HOST_FOLDER).mkdir()
     host, described = copy_host(scratch / HOST_FOLDER, wishes.packages)
     machine = {HOST_FOLDER: described, **environments.manifests}
-    _check_glibc(wishes.glibc, machine)
+    _check_glibc(wishes.glibc, {what: one.glibc for what, one in machine.items()})
     models = _sorted((*contents.members.values(), *_additional(options, described)))
     packed = _sorted(environments.members.values())
     manifest = BundleManifest(
@@ -154,10 +157,10 @@ def _check_platform(wanted: str) -> None:
         )
 
 
-def _check_glibc(oldest: str, machines: dict[str, Manifest]) -> None:
+def _check_glibc(oldest: str, needed: dict[str, str]) -> None:
     if not oldest:
         return
-    newer = {what: one.glibc for what, one in machines.items() if one.glibc and Version(one.glibc) > Version(oldest)}
+    newer = {what: glibc for what, glibc in needed.items() if glibc and Version(glibc) > Version(oldest)}
     if newer:
         said = ", ".join(f"{what} needs {glibc}" for what, glibc in sorted(newer.items()))
         raise BundleError(
