@@ -200,7 +200,8 @@ def _plain_venv(folder: Path, base: Path, wheels: Path) -> Path:
 def _packed_venv(folder: Path, base: Path, wheels: Path) -> Path:
     """Of a venv that is gone when its archive is used."""
     subprocess.run([base, "-I", "-m", "venv", "--without-pip", folder / "to be packed"], check=True)
-    packed = pack(_filled(folder / "to be packed", wheels), folder / "venv.tar.zst")
+    # Not compressed, as that is what takes longest: other tests are about formats.
+    packed = pack(_filled(folder / "to be packed", wheels), folder / "venv.tar")
     shutil.rmtree(folder / "to be packed")
     return packed.archive
 
