@@ -121,7 +121,7 @@ def counts(server: ServerProcess, model: str) -> dict[str, int]:
 
 def metrics(server: ServerProcess, part: str) -> list[str]:
     """Lines of the metrics page with *part* in them."""
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
     try:
         connection.request("GET", "/metrics")
         return [line for line in connection.getresponse().read().decode().splitlines() if part in line]

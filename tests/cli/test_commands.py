@@ -25,7 +25,7 @@ def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str
         [str(BIN / name), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
         env={"PATH": "", **environ},
     )

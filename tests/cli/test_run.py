@@ -33,7 +33,7 @@ ONE_LINE_FIRST = DOUBLE.replace("        return [", "        self.count = len(re
 
 def naiad_run(*arguments, given=None):
     done = subprocess.run(
-        [NAIAD, "run", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=60, check=False
+        [NAIAD, "run", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=110, check=False
     )
     return done.returncode, done.stdout, done.stderr
 

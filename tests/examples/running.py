@@ -58,7 +58,7 @@ class Example:
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # in a checkout, which stays clean
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=110,
             check=False,
         )
 

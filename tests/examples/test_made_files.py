@@ -11,7 +11,7 @@ from examples.running import EXAMPLES
 
 
 def run(script):
-    subprocess.run([sys.executable, "-B", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-B", script], check=True, timeout=110)
 
 
 def test_the_weights_of_the_text_pipeline_come_from_its_sentences(tmp_path):

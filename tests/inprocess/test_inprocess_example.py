@@ -21,7 +21,7 @@ def test_the_example_prints_what_its_readme_shows(tmp_path):
         env={**os.environ, "NAIAD_STORE": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 

@@ -53,7 +53,7 @@ def test_guests_end_with_a_program_that(how, tmp_path):
         [sys.executable, *flags, "-c", START + code, models, tmp_path / "store"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 
@@ -77,7 +77,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path):
         until(lambda: psutil.Process(program.pid).children(), "the guest")
         children = psutil.Process(program.pid).children()
         program.send_signal(signal.SIGINT)
-        _, stderr = program.communicate(timeout=60)
+        _, stderr = program.communicate(timeout=110)
 
     assert program.returncode == -signal.SIGINT, stderr
     assert stderr.rstrip().endswith("KeyboardInterrupt")
@@ -89,7 +89,7 @@ def test_importing_naiad_loads_nothing_of_the_server():
         "import naiad, sys; print(sorted(name for name in sys.modules if name.startswith(('naiad', 'numpy', 'grpc'))))"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=True)
 
     assert done.stdout.strip() == "['naiad']"
 

@@ -37,7 +37,7 @@ def test_models_of_a_registered_repository_can_be_loaded(tmp_path, explicit):
 
     explicit.unregister_model_repository(more)
     assert answers(model) == "identity"  # what is loaded stays
-    explicit.unload(model, wait_until_unloaded=True, polling_interval=0.01, timeout=20)
+    explicit.unload(model, wait_until_unloaded=True, polling_interval=0.01, timeout=60)
     with pytest.raises(naiad.InternalError, match="failed to poll from model repository"):
         explicit.load("identity")
 

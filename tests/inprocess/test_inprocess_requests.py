@@ -153,7 +153,7 @@ def test_nobody_is_held_back_where_responses_are_not_iterated(shared):
 
     shared.model("repeats").infer(inputs={"IN": np.array([3000, 0], np.float32)}, response_queue=copies)
 
-    finals = [copies.get(timeout=20).final for _ in range(3001)]
+    finals = [copies.get(timeout=60).final for _ in range(3001)]
     assert finals == [False] * 3000 + [True]
 
 
@@ -161,7 +161,7 @@ def test_a_queue_gets_every_response_beside_the_iterator(shared):
     copies = queue.SimpleQueue()
     iterators = [shared.model("identity").infer(inputs={"IN": NUMBERS}, response_queue=copies) for _ in range(2)]
 
-    assert [copies.get(timeout=20).outputs["OUT"].to_numpy().tolist() for _ in range(2)] == [NUMBERS.tolist()] * 2
+    assert [copies.get(timeout=60).outputs["OUT"].to_numpy().tolist() for _ in range(2)] == [NUMBERS.tolist()] * 2
     assert [len(list(iterator)) for iterator in iterators] == [1, 1]
     assert copies.empty()
 

@@ -30,7 +30,7 @@ class Stream:
 
     def __init__(self, server: ServerProcess, model: str, **body: Any) -> None:
         host, port = server.http_url.split(":")
-        self._connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        self._connection = http.client.HTTPConnection(host, int(port), timeout=60)
         self._connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps({"stream": True, **body}))
         self._response = self._connection.getresponse()
 
@@ -76,7 +76,7 @@ class Background:
             self._result = error
 
     def result(self) -> Any:
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the call has not come back"
         assert not isinstance(self._result, BaseException), self._result
         return self._result
@@ -84,7 +84,7 @@ class Background:
 
 def metric(server: ServerProcess, name: str, model: str) -> float:
     """The value of one of a model's metrics."""
-    connection = http.client.HTTPConnection(*server.metrics_url.split(":"), timeout=10)
+    connection = http.client.HTTPConnection(*server.metrics_url.split(":"), timeout=30)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()

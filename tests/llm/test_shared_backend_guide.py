@@ -22,7 +22,7 @@ def commands() -> str:
 
 
 def test_its_files_make_two_models_that_answer_as_it_says(tmp_path: Path):
-    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=30)
+    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=110)
     (tmp_path / "models" / "empty" / "1").mkdir(parents=True)
     (tmp_path / "models" / "empty" / "config.pbtxt").write_text('backend: "find_words"')
     options = (f"--backend-directory={tmp_path / 'backends'}", "--exit-on-error=false")
@@ -36,12 +36,12 @@ def test_its_files_make_two_models_that_answer_as_it_says(tmp_path: Path):
 
 
 def test_explain_names_the_shared_file(tmp_path: Path):
-    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=30)
+    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=110)
     command = next(line.strip() for line in GUIDE.read_text().splitlines() if line.startswith("`naiad explain "))
     arguments = command.split("`")[1].split()
     naiad = str(Path(sys.executable).with_name(arguments[0]))
     done = subprocess.run(
-        [naiad, *arguments[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [naiad, *arguments[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "find_words/model.py" in done.stdout

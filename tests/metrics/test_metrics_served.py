@@ -63,7 +63,7 @@ def usual(tmp_path_factory):
 
 
 def page(server: ServerProcess) -> str:
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()

@@ -42,7 +42,7 @@ def quote(
 
 
 def naiad(*arguments, cwd):
-    done = subprocess.run([NAIAD, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([NAIAD, *arguments], cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -58,6 +58,7 @@ def tensors(scaffold):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_what_is_written_is_served_as_it_is_and_passes_its_own_tests(tmp_path):
     (tmp_path / "pricing.py").write_text(PRICING)
     (tmp_path / "helpers").mkdir()
@@ -93,7 +94,7 @@ def test_what_is_written_is_served_as_it_is_and_passes_its_own_tests(tmp_path):
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=110,
                 check=False,
             )
             assert (asked.returncode, asked.stderr) == (0, "")

@@ -25,7 +25,7 @@ class Ask:
 
     @property
     def reply(self):
-        self._thread.join(30)
+        self._thread.join(60)
         return self._reply
 
     def finish(self):

@@ -92,8 +92,8 @@ class Request:
     @property
     def reply(self) -> Reply:
         """The reply, once it is there."""
-        self._thread.join(30)
-        assert self._reply is not None, "no reply within 30 s"
+        self._thread.join(60)
+        assert self._reply is not None, "no reply within 60 s"
         return self._reply
 
     @property
@@ -110,7 +110,7 @@ class Request:
 
 def metrics(server: ServerProcess) -> str:
     """The metrics page."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as page:
         return page.read().decode()
 
 

@@ -76,7 +76,7 @@ class Stream:
             model, [code_input(code)], request_id=request_id, enable_empty_final_response=True
         )
 
-    def wait(self, condition: Callable[[list[Any]], object], what: str, timeout: float = 20) -> list[Any]:
+    def wait(self, condition: Callable[[list[Any]], object], what: str, timeout: float = 60) -> list[Any]:
         """Until the events are as wanted."""
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self.events), timeout), f"no {what}: {self.events}"

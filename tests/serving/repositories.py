@@ -66,6 +66,6 @@ class Asking:
             self._reply = error
 
     def reply(self) -> Reply:
-        self._thread.join(30)
+        self._thread.join(60)
         assert isinstance(self._reply, Reply), self._reply
         return self._reply

@@ -41,7 +41,7 @@ class Later:
         self._thread.start()
 
     def reply(self) -> str:
-        self._thread.join(30)
+        self._thread.join(60)
         return str(self._replies[0])
 
 

@@ -348,8 +348,8 @@ def test_durations_of_responses_begin_where_those_before_ended(tmp_path):
         stream(own, "runs_code_decoupled", SENDER + code)
         [stats] = own.get("/v2/models/runs_code_decoupled/stats").json()["model_stats"]
         first, second = (stats["response_stats"][place] for place in "01")
-        assert 30_000_000 <= first["compute_infer"]["ns"] < 20_000_000_000  # which is as long as the stream is awaited
-        assert 60_000_000 <= second["compute_infer"]["ns"] < 20_000_000_000
+        assert 30_000_000 <= first["compute_infer"]["ns"] < 60_000_000_000  # which is as long as the stream is awaited
+        assert 60_000_000 <= second["compute_infer"]["ns"] < 60_000_000_000
         assert first["success"]["ns"] == first["compute_infer"]["ns"] + first["compute_output"]["ns"]
 
 

@@ -83,7 +83,7 @@ def _own_ports() -> Iterator[int]:
 _ports = _own_ports()
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
     """Ask again and again until the answer is true; return it. Bounded, with a message that names what never came."""
     deadline = time.monotonic() + timeout
     while True:
@@ -125,10 +125,11 @@ class ServerProcess:
         command: Sequence[str | Path] = (TRITONSERVER,),
         environ: Mapping[str, str | None] | None = None,
         wait: str = "ready",
-        timeout: float = 30,
+        timeout: float = 60,
         grace: float = 5,
     ) -> None:
         repositories = [repository] if isinstance(repository, Path) else list(repository or ())
+        self._repositories = repositories
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.command = [
             *map(str, command),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 20) -> None:
+def until(condition: Callable[[], object], what: str, timeout: float = 60) -> None:
     """Look every now and then until *condition* holds; fail naming *what* was waited for."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -27,7 +27,9 @@ DOUBLE = """
 
 
 def naiad_run(*arguments):
-    done = subprocess.run([NAIAD, "run", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [NAIAD, "run", *map(str, arguments)], capture_output=True, text=True, timeout=110, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 

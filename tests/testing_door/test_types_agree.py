@@ -9,11 +9,12 @@ MODULES = ["triton_python_backend_utils", "c_python_backend_utils"]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_types_and_runtime_agree(tmp_path):
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
     options = ["--mypy-config-file", "mypy.ini", "--concise"]
     stubtest = [sys.executable, "-m", "mypy.stubtest", *options]
 
-    done = subprocess.run([*stubtest, *MODULES], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*stubtest, *MODULES], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -58,7 +58,7 @@ WRONG = {
 
 
 def run(*command, cwd):
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -114,6 +114,7 @@ def test_a_copy_of_the_utils_beside_a_model_still_imports_without_naiad(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_model_passes_strict_mypy(tmp_path):
     (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
 
@@ -121,6 +122,7 @@ def test_a_model_passes_strict_mypy(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_mypy_finds_wrong_uses(tmp_path):
     head = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
     (tmp_path / "model.py").write_text(head + "\n".join(WRONG) + "\n")

@@ -21,7 +21,7 @@ def page(browser, server):
 
 
 def until(page, condition):
-    return WebDriverWait(page, 15, poll_frequency=0.05).until(lambda _: condition())
+    return WebDriverWait(page, 60, poll_frequency=0.05).until(lambda _: condition())
 
 
 def rows(page, table):
