@@ -26,8 +26,11 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+from support.guests_of import give_environment
 
 HOST = "127.0.0.1"
+EXIT_TIMEOUT = 30
+"""Seconds for which a server waits for requests in flight when it is to end (--exit-timeout-secs)."""
 TRITONSERVER = Path(sys.executable).with_name("tritonserver")
 
 
@@ -242,11 +245,12 @@ class ServerProcess:
         if self._process.poll() is None:
             self._remember_family()
             self._process.send_signal(signal.SIGTERM)
+        patience = min(self.timeout, EXIT_TIMEOUT)  # what it waits for itself, if told nothing else, is an error, too
         try:
-            code = self._process.wait(self.timeout)
+            code = self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise ServerError(f"the server did not end on SIGTERM within {self.timeout} s:\n{self.log}") from None
+            raise ServerError(f"the server did not end on SIGTERM within {patience} s:\n{self.log}") from None
         self._check_leftovers()
         return code
 
