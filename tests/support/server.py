@@ -26,7 +26,6 @@ from types import TracebackType
 from typing import Any
 
 import psutil
-from support.guests_of import give_environment
 
 HOST = "127.0.0.1"
 EXIT_TIMEOUT = 30
@@ -132,7 +131,6 @@ class ServerProcess:
         grace: float = 5,
     ) -> None:
         repositories = [repository] if isinstance(repository, Path) else list(repository or ())
-        self._repositories = repositories
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.command = [
             *map(str, command),
