@@ -13,7 +13,7 @@ from naiad_stub.standstill import is_reached
 
 def becomes(expected, waiting):
     """Whether a thread of its own, which counts as waiting itself, comes to see that."""
-    deadline = time.monotonic() + (5 if expected else 0.3)
+    deadline = time.monotonic() + (30 if expected else 0.3)
     while time.monotonic() < deadline:
         if is_reached({*waiting, threading.get_ident()}) is expected:
             if expected:

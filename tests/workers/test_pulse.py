@@ -35,9 +35,8 @@ def test_the_loop_turns_after_close_beats_alone(
 def test_the_loop_sleeps_again_when_no_beat_comes() -> None:
     async def wait_for_sleep() -> None:
         own = Pulse(asyncio.get_running_loop(), 2_000)
-        for _ in range(5):
+        while not own.is_turning:  # at the third beat, unless somebody else has the processor between two
             own.beat()
-        assert own.is_turning
         while own.is_turning:
             await asyncio.sleep(0)
 
