@@ -157,6 +157,15 @@ def test_answers_follow_the_schema_of_response_format(client: OpenAI):
     assert set(json.loads("".join(part.choices[0].delta.content or "" for part in parts))) == {"age", "ok"}
 
 
+def test_answers_of_a_schema_go_on_behind_pieces_that_are_no_characters(client: OpenAI):
+    """A tiny model says many of them, a real one some."""
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    structure: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    given = {"max_tokens": 300, "temperature": 0.5, "response_format": structure}
+    reasons = [talk(client, **given, seed=seed).choices[0].finish_reason for seed in range(5)]
+    assert set(reasons) <= {"stop", "length"}
+
+
 def test_a_named_tool_is_called_with_arguments_of_its_schema(client: OpenAI):
     choice = {"type": "function", "function": {"name": "weather"}}
     answer = talk(client, tools=[WEATHER, STOP], tool_choice=choice, max_tokens=400, temperature=0.5, seed=1).choices[0]
@@ -225,6 +234,10 @@ def test_what_the_engine_refuses_is_a_bad_request(client: OpenAI):
         complete(client, prompt="word " * 5000)
     with pytest.raises(openai.BadRequestError, match="'min_tokens'"):
         complete(client, extra_body={"min_tokens": 3})
+    with pytest.raises(openai.BadRequestError, match="too large to process"):
+        client.embeddings.create(model="vectors", input="word " * 3000)
+    with pytest.raises(openai.BadRequestError, match="'stop' cannot contain an empty string"):
+        complete(client, stop=["a", ""])
 
 
 def opened(client: OpenAI, count: int) -> list[tuple[Any, Iterator[Any]]]:

@@ -146,6 +146,8 @@ def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise CallerError(f"sampling parameter '{name}' must be {kind}, not {json.dumps(value)}") from None
         _check_range(name, done[name])
+    if "" in done.get("stop", ()):
+        raise CallerError("sampling parameter 'stop' cannot contain an empty string")
     if "guided_decoding" in done:  # its name in earlier releases
         done.setdefault("structured_outputs", done.pop("guided_decoding"))
     return done

@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, List, Optional
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
 
 _SERVER_ERROR = 500
+_TOO_LONG = "is too large to process"
+"""What it says of texts for embeddings that no batch has room for, as if that were its own fault."""
 _TEXT = re.compile(
     r'\{"choices":\[\{"text":"(?P<text>[^"\\]+)","index":(?P<index>\d+),"logprobs":null,"finish_reason":null\}\],'
 )
@@ -25,7 +27,8 @@ def error_of(answer: Any) -> Optional[Exception]:
     if error is None:
         return None
     text = str(error.get("message", error))
-    return CallerError(text) if error.get("code", _SERVER_ERROR) < _SERVER_ERROR else RuntimeError(text)
+    is_callers = error.get("code", _SERVER_ERROR) < _SERVER_ERROR or _TOO_LONG in text
+    return CallerError(text) if is_callers else RuntimeError(text)
 
 
 def shortened(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:

@@ -95,3 +95,9 @@ def _is_there(reference: str, root: Any) -> bool:
             return False
         part = part[name]
     return True
+
+
+def written(schema: Any) -> Dict[str, Any]:
+    """*schema* with the one way to put blanks that `json.dumps` has: weak models would go on with blanks for ever."""
+    rules = schema if isinstance(schema, dict) else {}  # True: whatever is JSON
+    return {**rules, "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}

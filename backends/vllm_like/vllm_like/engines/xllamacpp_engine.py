@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
 from vllm_like import keys
-from vllm_like.engines import llama_answers, llama_requests, threads
+from vllm_like.engines import llama_answers, llama_requests, llama_schema, threads
 from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
 from vllm_like.engines.places import Places
 from vllm_like.settings import Settings
@@ -150,6 +150,9 @@ class LlamaEngine(Engine):
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Answer a request for text, on a thread of its own once one is free."""
         body = llama_requests.body(generation, self._seed, self._max_logprobs)
+        if "messages" in body and "json_schema" in body and not body.get("tools"):
+            # Else llama.cpp takes what is written apart as it comes, and breaks off at pieces that are no characters.
+            body["grammar"] = self._library.json_schema_to_grammar(llama_schema.written(body.pop("json_schema")))
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
