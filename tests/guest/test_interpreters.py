@@ -58,6 +58,7 @@ def environment_with_numpy(version, python, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
 def test_the_api_works_alike_under_every_interpreter(version, python, tmp_path):
     environ = environment_with_numpy(version, python, tmp_path)

@@ -152,6 +152,7 @@ def environment(version, python, folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
 def test_models_of_every_interpreter_call_those_of_another(version, python, tmp_path):
     folder = environment(version, python, tmp_path / "environment")

@@ -11,6 +11,7 @@ CHECK = Path(__file__).with_name("dialect_check.py")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
 def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_path):
     environ = environment_with_numpy(version, python, tmp_path)

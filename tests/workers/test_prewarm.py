@@ -355,6 +355,7 @@ def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
 def test_guests_are_forked_under_every_interpreter(version, python, tmp_path):
     environ = environment_with_numpy(version, python, tmp_path / "numpy")
