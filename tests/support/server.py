@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+from support.guests_of import give_environment
 
 HOST = "127.0.0.1"
 EXIT_TIMEOUT = 30
@@ -131,6 +132,7 @@ class ServerProcess:
         grace: float = 5,
     ) -> None:
         repositories = [repository] if isinstance(repository, Path) else list(repository or ())
+        self._repositories = repositories
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.command = [
             *map(str, command),
@@ -201,6 +203,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the process; waits for nothing."""
         self.work.mkdir(parents=True, exist_ok=True)
+        give_environment(self._repositories)
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environ
