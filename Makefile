@@ -10,34 +10,35 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo demo-llm test quick check bench bench-llm proto clean
 
-$(VENV)/.ready: pyproject.toml
+# The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
+$(VENV)/.ready-demo $(VENV)/.ready-dev: $(VENV)/.ready-%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group $*
 	touch $@
 
-demo: $(VENV)/.ready  ## The main job on real input, in under five minutes
+demo: $(VENV)/.ready-demo  ## The main job on real input, in under five minutes
 	$(BIN)/python examples/demo/demo.py
 
-demo-llm: $(VENV)/.ready  ## Language models, asked by OpenAI's client, in under three minutes
+demo-llm: $(VENV)/.ready-demo  ## Language models, asked by OpenAI's client, in under three minutes
 	$(BIN)/python examples/demo/demo_llm.py
 
-test: $(VENV)/.ready  ## Every test; TESTS='-m "not slow"' leaves some out
+test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
-quick: $(VENV)/.ready  ## The tests that take seconds
+quick: $(VENV)/.ready-dev  ## The tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
-check: $(VENV)/.ready  ## Linter, formatter and types
+check: $(VENV)/.ready-dev  ## Linter, formatter and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready  ## Beside the real Triton; writes docs/benchmarks.md
+bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
-bench-llm: $(VENV)/.ready  ## Language models beside their engine and Triton; writes a section of that page
+bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton; writes a section of that page
 	$(BIN)/python -m bench.llm
 
 proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every protobuf >= 4.25 can load)

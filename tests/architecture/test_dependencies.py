@@ -19,7 +19,9 @@ MODULES = {"protobuf": "google.protobuf"}
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OF_HOST = [Requirement(text).name for text in PROJECT["project"]["dependencies"]]
-OF_DEVELOPERS = [Requirement(text).name for text in PROJECT["dependency-groups"]["dev"]]
+OF_DEVELOPERS = [
+    Requirement(text).name for group in PROJECT["dependency-groups"].values() for text in group if isinstance(text, str)
+]
 RECORD = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text(encoding="utf-8")
 
 
