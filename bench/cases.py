@@ -27,9 +27,12 @@ LOADS: dict[str, Load] = {
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
 }
+# For larger tensors more clients only lengthen the queue; requests of these also share turns of the loop.
+LOADS["identity-http-64KB-16"] = Load(model="identity_64KB", protocol="http", concurrency=16)
 BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-16"
 LOADS |= {
     BATCHED: Load(model="batched", protocol="http", concurrency=64),
+    "dynamic-grpc-64": Load(model="batched", protocol="grpc", concurrency=64),
     "ensemble-http-4": Load(model="ensemble", protocol="http", concurrency=4),
     ENSEMBLE: Load(model="ensemble", protocol="http", concurrency=16),
     BLS: Load(model="calls", protocol="http", concurrency=1, parts=CALLS_PER_REQUEST),
