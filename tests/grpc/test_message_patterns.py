@@ -41,9 +41,10 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
     _, request = read(first)
     pattern = patterns.learn(first, codec.parse(first), request)
     found = patterns.find(again)
-    assert found is pattern is not None
+    assert found is not None
+    assert found.pattern is pattern is not None
     _, expected = read(again)
-    made = found.request(again)
+    made = found.request
     assert values(made) == values(expected)
     assert (made.model_name, made.model_version, list(made.requested_outputs)) == ("m", 3, ["O"])
     assert made.pattern is request.pattern is not None
@@ -55,7 +56,7 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
         message(b"aa", b"b", model="n"),
         message(b"aa", b"b", inputs=("A", "C")),
         message(b"a", b"bb"),
-        message(b"aa", b"b", id="x"),
+        message(b"aa", b"b", model_version="1"),
         message(b"aa", b"b", outputs=[{"name": "O"}]),
     ],
 )
@@ -65,13 +66,42 @@ def test_a_message_that_differs_elsewhere_is_not(other):
     assert patterns.find(other.SerializeToString()) is None
 
 
+@pytest.mark.parametrize("first_id", ["", "1"])
+@pytest.mark.parametrize("given", ["", "7", "request 4711", "\u00fc\N{SNOWMAN}", "x" * 127])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_messages_that_differ_in_their_id_are_alike(first_id, given, size):
+    patterns = MessagePatterns()
+    first = message(b"a" * size, b"b", model_version="3", id=first_id, outputs=[{"name": "O"}]).SerializeToString()
+    again = message(b"c" * size, b"d", model_version="3", id=given, outputs=[{"name": "O"}]).SerializeToString()
+    pattern = learnt(patterns, first)
+    found = patterns.find(bytearray(again))
+    assert found is not None
+    assert found.pattern is pattern is not None
+    _, expected = read(again)
+    assert values(found.request) == values(expected)
+    assert found.request.request_id == given
+    assert patterns.find(message(b"a" * size, b"b", model_version="4", id=given).SerializeToString()) is None
+
+
+def test_an_id_that_is_none_or_stands_elsewhere_is_left_to_protobuf():
+    patterns = MessagePatterns()
+    plain = message(b"aa", b"b").SerializeToString()
+    assert learnt(patterns, plain) is not None
+    name = plain[:3]
+    for broken in (b"\x1a\x01\xff", b"\x1a\x02\xed\xa0", b"\x1a\x7f", b"\x1a"):
+        assert patterns.find(name + broken + plain[3:]) is None
+    for elsewhere in (b"\x1a\x01i" + plain, plain + b"\x1a\x01i", name + b"\x1a\x01i" + plain[3:] + b"\x1a\x01j"):
+        assert patterns.find(elsewhere) is None
+        assert learnt(patterns, elsewhere) is None
+
+
 def with_parameter(built):
     built.parameters["p"].int64_param = 1
     return built
 
 
 @pytest.mark.parametrize(
-    "particular", [message(b"aa", b"b", id="x"), with_parameter(message(b"aa", b"b")), message(b"a", inputs=())]
+    "particular", [with_parameter(message(b"aa", b"b")), message(b"a", inputs=()), message(b"aa", b"b", id="x" * 128)]
 )
 def test_what_will_not_come_again_is_not_remembered(particular):
     patterns = MessagePatterns()
@@ -102,6 +132,11 @@ def test_responses_of_one_layout_are_those_of_protobuf():
         response = InferResponse("m", 7, outputs=outputs, layout=layout)
         read_back = ModelInferResponse.FromString(b"".join(pattern.parts(response)))
         assert read_back == ModelInferResponse.FromString(b"".join(codec.response_parts(response)))
+        named = InferResponse("m", 7, f"{fill}" * fill, outputs=outputs, layout=layout)
+        assert b"".join(pattern.parts(named)) == b"".join(codec.response_parts(named))
+    long_name = InferResponse("m" * 200, 7, "i", outputs=outputs, layout=object())
+    for _ in range(2):
+        assert b"".join(pattern.parts(long_name)) == b"".join(codec.response_parts(long_name))
     nothing = InferResponse("m", 7, layout=object())
     assert pattern.parts(nothing) == pattern.parts(nothing) == codec.response_parts(nothing)
     told = InferResponse("m", 7, outputs=outputs, layout=layout, parameters={"p": 1})

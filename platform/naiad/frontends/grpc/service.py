@@ -49,10 +49,10 @@ class InferenceService:
 
     def read(self, data: bytes | bytearray) -> Inference:
         """The inference that a message of ModelInfer asks for."""
-        pattern = self._patterns.find(data)
-        if pattern is not None:
-            self._refuse_decoupled(pattern.model_name, pattern.version)
-            return Inference(pattern.request(data), pattern.parts)
+        found = self._patterns.find(data)
+        if found is not None:
+            self._refuse_decoupled(found.pattern.model_name, found.pattern.version)
+            return Inference(found.request, found.pattern.parts)
         message = codec.parse(data)
         version = codec.parse_version(message.body.model_version)
         self._refuse_decoupled(message.body.model_name, version)

@@ -64,20 +64,43 @@ def write_infer(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
     """The whole response, uncompressed.
 
     Where all outputs are binary, responses to a repeated request (one plan) with outputs of one layout are equal up
-    to the binary data: that part is made once.
+    to the binary data, but for an id: that part is made once.
     """
     layout = answer.layout
-    if layout is None or answer.request_id or answer.parameters or plan.wishes is not None:
+    if layout is None or answer.parameters or plan.wishes is not None:
         return _write(answer, plan)
+    if answer.request_id:
+        return _write_named(answer, plan, layout)
     head = plan.heads.get(layout)
     if head is not None:
         return [head, *[tensor.data for tensor in answer.outputs]]
     parts = _write(answer, plan)
-    if answer.outputs and all(plan.is_binary(tensor.name) for tensor in answer.outputs):
-        if len(plan.heads) >= _HEADS_KEPT:
-            plan.heads.clear()
-        plan.heads[layout] = b"".join(parts[:2])
+    if _is_binary(answer, plan):
+        _keep(plan.heads, layout, b"".join(parts[:2]))
     return parts
+
+
+def _write_named(answer: InferResponse, plan: OutputPlan, layout: object) -> list[Buffer]:
+    named = b'{"id":%b,' % orjson.dumps(answer.request_id)
+    rest = plan.texts.get(layout)
+    if rest is not None:
+        text = named + rest
+        body: list[Buffer] = [text, *[tensor.data for tensor in answer.outputs if len(tensor.data)]]
+        return response(200, body, BINARY, _HEADER % len(text))
+    body, content_type, extra = infer_response(answer, plan)
+    if _is_binary(answer, plan):
+        _keep(plan.texts, layout, bytes(body[0]).removeprefix(named))
+    return response(200, body, content_type, extra)
+
+
+def _is_binary(answer: InferResponse, plan: OutputPlan) -> bool:
+    return bool(answer.outputs) and all(plan.is_binary(tensor.name) for tensor in answer.outputs)
+
+
+def _keep(kept: dict[object, bytes], layout: object, made: bytes) -> None:
+    if len(kept) >= _HEADS_KEPT:
+        kept.clear()
+    kept[layout] = made
 
 
 def _write(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:

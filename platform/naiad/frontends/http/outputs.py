@@ -20,12 +20,14 @@ class OutputPlan:
         binary_by_default: For outputs that are not listed.
         binary: By name, for those that are.
         heads: Responses up to their binary data, by layout of the outputs (see `infer_response.write_infer`).
+        texts: Likewise their JSON behind the id, for responses that have one.
         wishes: What is wished of single outputs; None for most requests.
     """
 
     binary_by_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
     heads: dict[object, bytes] = field(default_factory=dict)
+    texts: dict[object, bytes] = field(default_factory=dict)
     wishes: OutputWishes | None = None
 
     def is_binary(self, name: str) -> bool:

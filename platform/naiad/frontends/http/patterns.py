@@ -2,11 +2,13 @@
 
 Most clients send the same JSON over and over, with other tensor bytes behind it. The first such request is parsed and
 checked; those after it cost a look-up and a slice per tensor. Only requests whose tensors are all binary, with no wish
-for single outputs, are recognised, and only short JSON, so that unique ids or data in JSON cannot fill the memory.
+for single outputs, are recognised, and only short JSON, so that data in JSON cannot fill the memory. What differs where
+clients number their requests is the id at the beginning, which is cut off first.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from naiad.frontends.http.infer_request import NO_REGIONS, parse_infer
@@ -17,6 +19,8 @@ from naiad.protocol.inference import Buffer, InferRequest, InputTensor, RequestP
 
 _KEPT = 1024
 _LONGEST = 4096
+# An id that stands for itself: nothing in it is escaped. What follows begins with a quote, and no whole JSON does.
+_ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]{1,256})"[ \t\r\n]*,[ \t\r\n]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class _Known:
     """A request seen before: all of it but the bytes of its tensors.
 
     Attributes:
-        request: The request, without inputs.
+        request: The request, without inputs; its id is of the first one.
         inputs: Name, datatype, shape, start and end behind the JSON of each input.
         size: Bytes behind the JSON.
         plan: How the client wants its outputs.
@@ -52,14 +56,19 @@ class InferPatterns:
         if size <= 0:
             return parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
         text = bytes(body[:size])
-        known = self._known.get(text)
+        named = _ID.match(text)
+        key = text if named is None else text[named.end() :]
+        known = self._known.get(key)
         if known is not None and len(body) == size + known.size:
-            return _repeat(known, body, size), known.plan
+            request_id = known.request.request_id if named is None else named[1].decode("ascii")
+            return _repeat(known, body, size, request_id), known.plan
         request, plan = parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
-        self._remember(text, request, plan, len(body) - size)
+        # The last of two ids counts, however it is written.
+        if named is None or not (b'"id"' in key or b"\\" in key):
+            self._remember(key, request, plan, len(body) - size)
         return request, plan
 
-    def _remember(self, text: bytes, request: InferRequest, plan: OutputPlan, size: int) -> None:
+    def _remember(self, key: bytes, request: InferRequest, plan: OutputPlan, size: int) -> None:
         if sum([len(tensor.data) for tensor in request.inputs]) != size:
             return  # some of the data is in the JSON, or in a region
         if plan.wishes is not None:
@@ -73,7 +82,7 @@ class InferPatterns:
         request.pattern = RequestPattern()
         if len(self._known) >= _KEPT:
             self._known.clear()
-        self._known[text] = _Known(replace(request, inputs=()), tuple(inputs), size, plan)
+        self._known[key] = _Known(replace(request, inputs=()), tuple(inputs), size, plan)
 
 
 def _size(header_length: bytes | None) -> int:
@@ -84,14 +93,14 @@ def _size(header_length: bytes | None) -> int:
     return size if size <= _LONGEST else 0
 
 
-def _repeat(known: _Known, body: Buffer, start: int) -> InferRequest:
+def _repeat(known: _Known, body: Buffer, start: int, request_id: str) -> InferRequest:
     view = memoryview(body)[start:]
     like = known.request
     return InferRequest(
         like.model_name,
         like.model_version,
         [InputTensor(name, datatype, shape, view[begin:end]) for name, datatype, shape, begin, end in known.inputs],
-        like.request_id,
+        request_id,
         like.requested_outputs,
         like.parameters,
         like.correlation_id,
