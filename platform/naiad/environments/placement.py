@@ -1,9 +1,10 @@
 """Where on the disk a tree of files is made.
 
-ext4 makes files near their folder, and a folder near its parent. Without a journal, as on many virtual machines, it takes
-no inode that was freed within the last minutes, but passes over all of them, one by one, for every file: where a tree of
-ten thousand files was removed, making the next one takes up to twenty times as long. What lies directly in the top folder
-of a file system, or in one that is marked as such, is placed by a hash of its name instead, most likely far from there.
+ext4 makes files near their folder, and a folder near its parent. Without a journal, as on many virtual machines, it
+takes no inode that was freed within the last minutes, but passes over all of them, one by one, for every file: where
+a tree of ten thousand files was removed, making the next one takes up to twenty times as long. What lies directly in
+the top folder of a file system, or in one that is marked as such, is placed by a hash of its name instead, most
+likely far from there.
 """
 
 from __future__ import annotations
