@@ -7,8 +7,9 @@ importing all that is needed here takes as long as that does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from naiad.config.options import ServerOptions
@@ -51,7 +52,7 @@ async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Lo
     stack.callback(tracer.close)
     regions = ClientRegions(is_allowed=options.allow_client_shm)
     extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
-    openai = _openai_api(engine, options, extensions)
+    openai = _openai_api(engine, loader, options, extensions)
     await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
     await _start_openai(engine, options, stack, openai)
 
@@ -185,7 +186,16 @@ def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
     }
 
 
-def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:
+def _adapters(loader: Loader, model: str, version: str) -> Sequence[str]:
+    from naiad.frontends.openai.adapters import adapter_names
+
+    for (key, number), resolution in loader.resolutions.items():
+        if str(number) == version and model in (key, resolution.model):
+            return adapter_names(resolution.model_dir / version)
+    return ()
+
+
+def _openai_api(engine: Engine, loader: Loader, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:
     given = options.openai
     if given is None:
         return None
@@ -200,5 +210,6 @@ def _openai_api(engine: Engine, options: ServerOptions, extensions: Extensions) 
         max_json=options.http_max_input_size,
         restrictions=options.http_restrictions,
         origins=given.origins,
+        adapters=partial(_adapters, loader),
     )
     return OpenAiApi(engine, extensions.tracer, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from contextlib import closing
 
 import openai
@@ -230,6 +231,32 @@ def test_flags_name_origins_and_restrict_parts_of_it(tmp_path):
         status, answer = raw(port, "POST", "/v1/models/upper/load")
         assert (status, answer["error"]["message"]) == (403, "This API is restricted, expecting header 'admin'")
         assert raw(port, "POST", "/v1/models/upper/load", admin="secret")[0] == 200
+
+
+def test_adapters_are_listed_with_their_models(tmp_path):
+    adapters = {"speaker": '{"fine": "a", "poems": "b"}', "quiet": '{"unused": "a"}', "broken": "no JSON"}
+    for name, given in adapters.items():
+        shutil.copytree(MODELS / "speaker", tmp_path / "models" / name)
+        version = tmp_path / "models" / name / "1"
+        (version / "multi_lora.json").write_text(given)
+        (version / "model.json").write_text(json.dumps({"enable_lora": name != "quiet"}))
+    port = free_ports(1)[0]
+    options = [f"--openai-port={port}", "--openai-lora-separator=:"]
+    with (
+        ServerProcess(tmp_path / "models", *options, work=tmp_path / "work"),
+        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client,
+    ):
+        assert [one.id for one in client.models.list()] == [
+            "broken",
+            "quiet",
+            "speaker",
+            "speaker:fine",
+            "speaker:poems",
+        ]
+        assert client.models.retrieve("speaker:poems").id == "speaker:poems"
+        for name in ("speaker:unknown", "quiet:unused", "broken:fine", "speaker:", "nobody:fine"):
+            with pytest.raises(openai.NotFoundError):
+                client.models.retrieve(name)
 
 
 TEMPLATE = """{% for message in messages %}

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -68,6 +68,7 @@ class OpenAiSettings:
         chat_template: Makes prompts of conversations for models that take none.
         restrictions: Headers that parts of the protocol need, as on KServe's paths.
         origins: Origins whose pages in browsers may ask; `*` for any.
+        adapters: Names of the adapters of a model's version; may read files. Asked where there is a separator.
     """
 
     keys: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class OpenAiSettings:
     chat_template: ChatTemplate | None = None
     restrictions: Restrictions = field(default_factory=dict)
     origins: tuple[str, ...] = ()
+    adapters: Callable[[str, str], Sequence[str]] = lambda _model, _version: ()
 
 
 class OpenAiApi:
@@ -140,7 +142,7 @@ class OpenAiApi:
         elif path == _MODELS:
             _expect(method, "GET")
             self._check_restriction(exchange, Api.METADATA)
-            exchange.respond(json_response({"object": "list", "data": self._models()}))
+            self._later(exchange, self._list(exchange))
         elif found is not None and found[2]:
             _expect(method, "POST")
             self._check_restriction(exchange, Api.MODEL_REPOSITORY)
@@ -148,7 +150,7 @@ class OpenAiApi:
         elif found is not None:
             _expect(method, "GET")
             self._check_restriction(exchange, Api.METADATA)
-            exchange.respond(json_response(self._model(unquote(found[1]))))
+            self._later(exchange, self._show(exchange, unquote(found[1])))
         else:
             hint = self._meant(path)
             raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')}){hint}", status=NOT_FOUND)
@@ -187,12 +189,34 @@ class OpenAiApi:
 
     # -- models -------------------------------------------------------------------------------------------------
 
-    def _models(self) -> list[dict[str, Any]]:
+    async def _list(self, exchange: Exchange) -> None:
+        names = [name for model in self._models() for name in (model, *await self._adapted(model))]
+        exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
+
+    async def _show(self, exchange: Exchange, name: str) -> None:
+        model = name.split(self._settings.lora_separator, maxsplit=1)[0] if self._settings.lora_separator else name
+        is_known = self._is_served(name) or (self._is_served(model) and name in await self._adapted(model))
+        exchange.respond(json_response(self._model_document(name)) if is_known else unknown_model(name).response())
+
+    def _models(self) -> list[str]:
         index = self._engine.ready_index()
         found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
         keys = Counter(name for name, _ in found)  # of several namespaces, which the name alone does not tell apart
         names = sorted(name if keys[name] == 1 else key for name, key in found)
-        return [self._model_document(name) for name in names if self._is_served(name)]
+        return [name for name in names if self._is_served(name)]
+
+    async def _adapted(self, model: str) -> list[str]:
+        """The names by which a model is asked for with one of its adapters."""
+        separator = self._settings.lora_separator
+        if not separator:
+            return []
+        try:
+            version = self._engine.model_metadata(model).versions[-1]
+        except (NaiadError, IndexError):
+            return []  # unloaded just now
+        return [
+            f"{model}{separator}{name}" for name in await asyncio.to_thread(self._settings.adapters, model, version)
+        ]
 
     def _is_served(self, name: str) -> bool:
         try:
@@ -200,11 +224,6 @@ class OpenAiApi:
         except NaiadError:
             return False  # unloaded just now
         return writes_text(metadata) or makes_vectors(metadata)
-
-    def _model(self, name: str) -> dict[str, Any]:
-        if not self._is_served(name):
-            raise unknown_model(name)
-        return self._model_document(name)
 
     def _model_document(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
