@@ -62,7 +62,8 @@ def made(tmp_path_factory):
         f"--output={folder / 'shop.tar.gz'}", f"--oci={folder / 'image'}", f"--env-store={folder / 'store'}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (folder / "models").rename(folder / "kept")
+    (folder / "kept").mkdir()
+    (folder / "models").rename(folder / "kept" / "models")
     yield folder, done.stdout
     shutil.rmtree(folder)
 
@@ -293,7 +294,7 @@ def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(m
     below, _ = image_of(folder / "image")
 
     done = naiad(
-        "bundle", f"--model-repository={folder / 'kept'}", *FLAGS, "--name=shop", f"--base={folder / 'image'}",
+        "bundle", f"--model-repository={folder / 'kept' / 'models'}", *FLAGS, "--name=shop", f"--base={folder / 'image'}",
         f"--oci={tmp_path / 'again'}", f"--env-store={folder / 'store'}",
     )  # fmt: skip
 

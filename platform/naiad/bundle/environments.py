@@ -73,7 +73,8 @@ class BundledEnvironments:
         path = f"{ENVIRONMENTS_FOLDER}/{digest[:_SHOWN_DIGITS]}-{archive.name}"
         if path not in self.members:
             self.members[path] = Packed(name=path, source=archive)
-            self.facts[path] = {"from": label, "sha256": digest}
+            # Of a path, the name: the folders are this machine's, and the same bundle may be made in others.
+            self.facts[path] = {"from": label if named.path is None else named.path.name, "sha256": digest}
             if manifest is not None:
                 self.manifests[path] = manifest
         signature = archive.with_name(archive.name + SIGNATURE_SUFFIX)
