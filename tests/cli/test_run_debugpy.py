@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import make_environment
 from support.server import free_ports, wait_until
 from testing_door.models import write_model
 
@@ -67,11 +68,7 @@ class Editor:
 @pytest.fixture
 def environment(tmp_path):
     folder = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*install, "numpy", "debugpy"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no debugpy: {done.stderr.strip()[-300:]}")
+    make_environment(folder, sys.version_info[:2], sys.executable, "numpy", "debugpy")
     return folder
 
 

@@ -1,70 +1,25 @@
 """The guest's API under every Python on this machine that a model may bring along."""
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import triton_python_backend_utils
+from support.interpreters import interpreters, numpy_environment
 
 STUBS = Path(triton_python_backend_utils.__file__).parent
 SELFCHECK = Path(__file__).with_name("selfcheck.py")
-# The oldest numpy we promise to work with, where it can be installed; elsewhere the newest there is.
-NUMPY = {(3, 8): "numpy==1.17.3"}
-
-
-def interpreters():
-    """Pythons of 3.8 and newer by their version: ours, those on PATH, and pyenv's. By name: collecting starts nothing."""
-    found = {sys.version_info[:2]: sys.executable}
-    for minor in range(8, 20):
-        on_path = shutil.which(f"python3.{minor}")
-        if on_path and ".pyenv/shims" not in on_path:
-            found.setdefault((3, minor), on_path)
-    for python in sorted((Path.home() / ".pyenv/versions").glob("3.*/bin/python3")):
-        major, minor = python.parts[-3].split(".")[:2]
-        if minor.isdigit() and int(minor) >= 8:
-            found.setdefault((int(major), int(minor)), str(python))
-    return sorted(found.items())
-
-
-def environment_with_numpy(version, python, folder):
-    """Environment variables under which *python* finds a numpy; skips if none can be had."""
-    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
-    environ.pop("PYTHONPATH", None)
-    if subprocess.run([python, "-c", "import numpy"], env=environ, capture_output=True, check=False).returncode == 0:
-        return environ
-    install = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--only-binary=:all:",
-    ]
-    done = subprocess.run(
-        [*install, "--target", str(folder), NUMPY.get(version, "numpy")],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no numpy for {python}: {done.stderr.strip()[-300:]}")
-    return {**environ, "PYTHONPATH": str(folder)}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
-def test_the_api_works_alike_under_every_interpreter(version, python, tmp_path):
-    environ = environment_with_numpy(version, python, tmp_path)
+def test_the_api_works_alike_under_every_interpreter(version, python, tmp_path_factory):
+    environment = numpy_environment(tmp_path_factory, version, python)
 
     done = subprocess.run(
-        [python, str(SELFCHECK), str(STUBS)], env=environ, capture_output=True, text=True, check=False
+        [environment / "bin" / "python", "-B", SELFCHECK, STUBS], capture_output=True, text=True, check=False
     )
 
     assert (done.returncode, done.stderr) == (0, "")

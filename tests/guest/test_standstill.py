@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton_python_backend_utils
-from guest.test_interpreters import interpreters
+from support.interpreters import interpreters
 
 STUBS = Path(triton_python_backend_utils.__file__).parent
 

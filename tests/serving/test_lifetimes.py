@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from guest.test_interpreters import NUMPY, interpreters
 from serving.contract import run, serving
+from support.interpreters import interpreters, numpy_environment
 
 pytestmark = pytest.mark.skipif(bool(os.environ.get("NAIAD_REFERENCE")), reason="the reference promises none of this")
 
@@ -139,23 +137,11 @@ def test_nothing_a_model_keeps_or_starts_does_harm(server, name):
     assert [process.pid for process in server.children()] == before
 
 
-def environment(version, python, folder: Path) -> Path:
-    """A virtual environment of *python* with numpy."""
-    subprocess.run([python, "-m", "venv", str(folder)], check=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*install, "--only-binary=:all:", NUMPY.get(version, "numpy")], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"no numpy for {python}: {done.stderr.strip()[-300:]}")
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
-def test_models_of_every_interpreter_call_those_of_another(version, python, tmp_path):
-    folder = environment(version, python, tmp_path / "environment")
+def test_models_of_every_interpreter_call_those_of_another(version, python, tmp_path, tmp_path_factory):
+    folder = numpy_environment(tmp_path_factory, version, python)
     config = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{folder}" }} }}\n'
     with serving(tmp_path, *MODELS, runs_code=config) as server:
         code = "import sys\nreturn [answer(list(sys.version_info[:2]))]"

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from guest.test_interpreters import STUBS, environment_with_numpy, interpreters
+from guest.test_interpreters import STUBS
+from support.interpreters import interpreters, numpy_environment
 
 CHECK = Path(__file__).with_name("dialect_check.py")
 
@@ -13,10 +14,12 @@ CHECK = Path(__file__).with_name("dialect_check.py")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
-def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_path):
-    environ = environment_with_numpy(version, python, tmp_path)
+def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_path_factory):
+    environment = numpy_environment(tmp_path_factory, version, python)
 
-    done = subprocess.run([python, str(CHECK), str(STUBS)], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [environment / "bin" / "python", "-B", CHECK, STUBS], capture_output=True, text=True, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("ok " + ".".join(map(str, version)))

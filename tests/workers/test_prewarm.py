@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from guest.test_interpreters import environment_with_numpy, interpreters
 from naiad.errors import GuestDiedError
 from naiad.workers.prewarm import ForkServers
+from support.interpreters import interpreters, numpy_environment
 
 from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
 
@@ -357,14 +357,15 @@ def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
-def test_guests_are_forked_under_every_interpreter(version, python, tmp_path):
-    environ = environment_with_numpy(version, python, tmp_path / "numpy")
+def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
+    environment = numpy_environment(tmp_path_factory, version, python)
 
     async def serve():
         with borrowed(ForkServers(), "numpy", "asyncio") as warmth:
             spec = launch_spec(tmp_path, IDENTITY)
-            environ["PYTHONWARNINGS"] = "error::DeprecationWarning:naiad_stub.forkserver"
-            spec = dataclasses.replace(spec, python=Path(python), environ=environ, prewarm=warmth, start_timeout=60)
+            environ = {**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning:naiad_stub.forkserver"}
+            python = environment / "bin" / "python"
+            spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=warmth, start_timeout=60)
             guests = [await started(spec) for _ in range(2)]
             for worker, owner in guests:
                 assert worker.python.startswith(".".join(map(str, version)))

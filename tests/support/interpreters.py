@@ -1,0 +1,52 @@
+"""The Pythons of this machine that a model may bring along, and an environment with numpy of each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.once import once
+
+Version = tuple[int, int]
+
+# The oldest numpy we promise to work with, where it can be installed; elsewhere the newest there is.
+_NUMPY = {(3, 8): "numpy==1.17.3"}
+_OLDEST = 8
+
+
+def interpreters() -> list[tuple[Version, str]]:
+    """Pythons of 3.8 and newer by their version: ours, those on PATH, and pyenv's. By name: collecting starts nothing."""
+    found: dict[Version, str] = {(sys.version_info[0], sys.version_info[1]): sys.executable}
+    for minor in range(_OLDEST, 20):
+        on_path = shutil.which(f"python3.{minor}")
+        if on_path and ".pyenv/shims" not in on_path:
+            found.setdefault((3, minor), on_path)
+    for python in sorted((Path.home() / ".pyenv/versions").glob("3.*/bin/python3")):
+        major, minor_text = python.parts[-3].split(".")[:2]
+        if minor_text.isdigit() and int(minor_text) >= _OLDEST:
+            found.setdefault((int(major), int(minor_text)), str(python))
+    return sorted(found.items())
+
+
+def numpy_environment(factory: pytest.TempPathFactory, version: Version, python: str) -> Path:
+    """A virtual environment of *python* with numpy, made once for a run of tests; skips if none can be had."""
+
+    def make(folder: Path) -> None:
+        make_environment(folder, version, python, _NUMPY.get(version, "numpy"))
+
+    return once(factory, f"python{version[0]}.{version[1]}-with-numpy", make)
+
+
+def make_environment(folder: Path, version: Version, python: str, *packages: str) -> None:
+    """A virtual environment of *python* with packages that need no compiling; skips if they cannot be had."""
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    site_packages = next(folder.glob("lib/python3*/site-packages"))
+    # By the tests' own pip: that of each Python would have to be installed first, and 3.8 gets no new one.
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    chosen = ["--target", site_packages, "--python-version", f"{version[0]}.{version[1]}", *packages]
+    done = subprocess.run([*pip, *chosen], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no {' and '.join(packages)} for {python}: {done.stderr.strip()[-300:]}")
