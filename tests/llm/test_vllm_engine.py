@@ -59,6 +59,13 @@ def test_what_vllm_refuses_is_told_in_its_words(server: ServerProcess):
     assert "repetition_penalty" in error
 
 
+def test_what_former_releases_knew_is_left_out_where_it_says_nothing(server: ServerProcess):
+    says_nothing = {"use_beam_search": False, "early_stopping": False, "length_penalty": 1, "best_of": 1}
+    answer = ask(server, "fake", text_input="hello", max_tokens=1, **says_nothing)
+    assert answer["text_output"].startswith("hello")
+    assert "use_beam_search" in refusal(server, "fake", text_input="hello", use_beam_search=True)
+
+
 def test_whose_fault_an_error_is_stays_told_apart(server: ServerProcess):
     """Recent releases have errors of their own for wrong requests, which are no ValueErrors, and wrap others in silence."""
     statuses = {}

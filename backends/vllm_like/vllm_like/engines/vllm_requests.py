@@ -7,6 +7,9 @@ from typing import Any, Dict, Mapping, Sequence
 
 from vllm_like.engines.base import CallerError, Generation
 
+_FORMER: Mapping[str, Any] = {"use_beam_search": False, "early_stopping": False, "length_penalty": 1.0}
+"""What later releases do not know, as `best_of`, and what it says where it means nothing."""
+
 
 async def make_engine(engine_args: Any) -> Any:
     """The engine; made on the loop that it is to work on."""
@@ -27,8 +30,11 @@ def sampling_parameters(generation: Generation) -> Any:
 
     given: Dict[str, Any] = dict(generation.sampling)
     structure = given.pop("structured_outputs", None)
+    for name, neutral in _FORMER.items():
+        if given.get(name) == neutral:
+            del given[name]
     if given.get("best_of") in (1, given.get("n", 1)):
-        del given["best_of"]  # means nothing, and later releases do not know it
+        del given["best_of"]
     if generation.wants_logprobs:
         given.setdefault("logprobs", 0)  # the taken token's alone
     try:
