@@ -18,7 +18,7 @@ from bench.session import Session
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
-ROUNDS, WINDOW = 3, 0.8
+ROUNDS, PROMISED_ROUNDS, WINDOW = 3, 7, 0.8
 QUICK_ROUNDS, QUICK_WINDOW = 1, 0.3
 
 
@@ -34,11 +34,13 @@ def main() -> int:
         reference=reference,
         programs=[program for program in _programs(reference) if program.name in options.servers],
         rounds=QUICK_ROUNDS if options.quick else ROUNDS,
+        promised_rounds=QUICK_ROUNDS if options.quick else PROMISED_ROUNDS,
         window=QUICK_WINDOW if options.quick else WINDOW,
     )
     results = session.run(names, packed_environment(FOLDER) if wants_environment else None)
     settings = f"`python -m bench {' '.join(sys.argv[1:])}`".replace(" `", "`")
-    settings += f", {session.rounds} rounds by turns, 3 windows of {session.window} s each"
+    settings += f", {session.rounds} rounds by turns ({session.promised_rounds} of loads with a target), "
+    settings += f"3 windows of {session.window} s each"
     python = python_of(install_ours(FOLDER, reference))
     return _conclude(results, settings, python, page=PAGE if options.write or _is_whole(options) else None)
 

@@ -68,7 +68,7 @@ class Target:
 TARGETS = (
     Target("HTTP throughput, 16 clients", "add_sub-http-16", "throughput", 1.7, at_least=True),
     Target("HTTP latency (p50), one client", "add_sub-http-1", "p50", 0.7, at_least=False),
-    Target("HTTP identity throughput, 64 KB", "identity-http-64KB", "throughput", 1.7, at_least=True),
+    Target("HTTP identity throughput, 64 KB, 16 clients", "identity-http-64KB-16", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 1 MB", "identity-http-1MB", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 16 MB", "identity-http-16MB", "throughput", 1.7, at_least=True),
     Target("call of a model to another (p50)", BLS, "p50", 0.8, at_least=False),

@@ -27,12 +27,14 @@ class Session:
     Attributes:
         programs: The servers, in the order of their turns.
         rounds: How many turns each takes per case.
+        promised_rounds: How many in loads of which something was promised.
         window: Seconds of each of perf_analyzer's three windows.
     """
 
     reference: Reference
     programs: Sequence[Program]
     rounds: int
+    promised_rounds: int
     window: float
     results: Results = dataclasses.field(default_factory=Results)
 
@@ -55,8 +57,9 @@ class Session:
             servers = [stack.enter_context(running(each, work / "models", work)) for each in self.programs]
             for server in servers:
                 measure(self.reference, server, WARM_UP, window=0.3)
+            promised = {target.case for target in cases.TARGETS}
             for name, load in loads.items():
-                for _ in range(self.rounds):
+                for _ in range(self.promised_rounds if name in promised else self.rounds):
                     for server in servers:
                         figures = measure(self.reference, server, load, self.window)
                         self.results.add(name, server.program.name, figures)
