@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naiad.errors import MalformedRequestError
 from naiad.frontends.http.infer_request import parse_infer
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import response
@@ -77,6 +78,14 @@ def test_requests_that_differ_in_their_id_are_of_one_pattern():
 
     assert found[0] is found[1] is found[2] is not None
     assert read(f"{{{REST}}}", b"ab", known)[1] is not found[0]
+
+
+def test_an_id_before_a_request_that_is_known_does_not_make_it_one():
+    known = patterns()
+    read(f"{{{REST}}}", b"ab", known)
+
+    with pytest.raises(MalformedRequestError, match="failed to parse the request JSON buffer"):
+        read(f'{{"id":"1",{{{REST}}}', b"ab", known)
 
 
 def answer(data: bytes, layout: object, request_id: str = "", **more) -> InferResponse:

@@ -19,8 +19,8 @@ from naiad.protocol.inference import Buffer, InferRequest, InputTensor, RequestP
 
 _KEPT = 1024
 _LONGEST = 4096
-# An id that stands for itself: nothing in it is escaped. What follows begins with a quote, and no whole JSON does.
-_ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]{1,256})"[ \t\r\n]*,[ \t\r\n]*')
+# An id that stands for itself: nothing in it is escaped. What follows must begin with a quote, as no whole JSON does.
+_ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]{1,256})"[ \t\r\n]*,[ \t\r\n]*(?=")')
 
 
 @dataclass(frozen=True, slots=True)
