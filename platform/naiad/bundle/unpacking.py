@@ -69,7 +69,6 @@ def unpacked(archive: Path, store: Path, reporter: Reporter) -> Path:
     folder = store / _FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        spread(folder)
         target = folder / digest_of(archive.absolute(), store / "index", reporter=reporter)
         with FileLock(target.with_suffix(".lock")):
             if not target.is_dir():
@@ -93,6 +92,7 @@ def verify(place: Path, store: Path, reporter: Reporter) -> list[str]:
 
 
 def _unpack(archive: Path, target: Path, reporter: Reporter) -> None:
+    spread(target.parent)
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=target.parent))
     try:
         staging.chmod(0o755)
