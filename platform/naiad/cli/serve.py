@@ -20,6 +20,7 @@ __all__ = ["log_settings", "open_log", "serve"]
 
 _log = logging.getLogger("naiad.cli")
 _BUNDLE = "bundle"
+_ALGEBRA = "OPENBLAS_NUM_THREADS"
 
 
 def serve(arguments: Sequence[str], program: str) -> int:
@@ -47,9 +48,25 @@ def serve(arguments: Sequence[str], program: str) -> int:
         # Here, as `--help` and errors of the command line are to be quick.
         # What it makes stays; the collector would look through it again and again. `app` turns it on again.
         gc.disable()
+        _import_numpy()
         from naiad.app import serve as run
 
         return run(options, log)
+
+
+def _import_numpy() -> None:
+    """Import numpy without threads for linear algebra, of which the server has none.
+
+    They wait for work without sleep at first, on a core that is wanted for starting. Guests inherit nothing of this.
+    """
+    before = os.environ.get(_ALGEBRA)
+    os.environ[_ALGEBRA] = "1"
+    import numpy  # noqa: F401, ICN001 - for its effect
+
+    if before is None:
+        del os.environ[_ALGEBRA]
+    else:
+        os.environ[_ALGEBRA] = before
 
 
 def open_log(settings: LogSettings) -> ActiveLog:

@@ -57,6 +57,8 @@ def run_clean(
         ExecutionEnvironmentError: If it does not start or takes too long.
     """
     environ = {"PATH": f"{Path(argv[0]).parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    # Who only says which numpy there is needs no threads for it, and they would wait for work without sleep.
+    environ["OPENBLAS_NUM_THREADS"] = "1"
     if library_path is not None:
         environ["LD_LIBRARY_PATH"] = str(library_path)
     try:

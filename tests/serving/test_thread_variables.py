@@ -1,0 +1,33 @@
+"""Variables that say how many threads numpy and its like start in a guest."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from serving.written import evaluate, write_model
+from support.server import ServerProcess
+
+NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_THREAD_TIMEOUT")
+UNSET = dict.fromkeys(NAMES)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_instances_share_the_cores_and_their_idle_threads_soon_sleep(tmp_path, instances):
+    write_model(tmp_path / "models", "shares", config=f"instance_group [{{ kind: KIND_CPU count: {instances} }}]\n")
+
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=UNSET) as server:
+        found = evaluate(server, "shares", f"[os.environ.get(name) for name in {NAMES}]")
+
+    threads = str(max(1, (os.cpu_count() or 1) // instances))
+    assert found == repr([threads, threads, "20"])
+
+
+def test_what_the_user_says_of_threads_holds(tmp_path):
+    given = dict(zip(NAMES, ("3", "5", "26"), strict=True))
+    write_model(tmp_path / "models", "told")
+
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=given) as server:
+        found = evaluate(server, "told", f"[os.environ.get(name) for name in {NAMES}]")
+
+    assert found == repr(["3", "5", "26"])
