@@ -234,7 +234,12 @@ def test_flags_name_origins_and_restrict_parts_of_it(tmp_path):
 
 
 def test_adapters_are_listed_with_their_models(tmp_path):
-    adapters = {"speaker": '{"fine": "a", "poems": "b"}', "quiet": '{"unused": "a"}', "broken": "no JSON"}
+    adapters = {
+        "speaker": '{"fine": "a", "poems": "b", "old:poems": "c"}',
+        "parts:two": '{"fine": "a"}',
+        "quiet": '{"unused": "a"}',
+        "broken": "no JSON",
+    }
     for name, given in adapters.items():
         shutil.copytree(MODELS / "speaker", tmp_path / "models" / name)
         version = tmp_path / "models" / name / "1"
@@ -248,12 +253,22 @@ def test_adapters_are_listed_with_their_models(tmp_path):
     ):
         assert [one.id for one in client.models.list()] == [
             "broken",
+            "parts:two",
+            "parts:two:fine",
             "quiet",
             "speaker",
             "speaker:fine",
             "speaker:poems",
+            "speaker:old:poems",
         ]
-        assert client.models.retrieve("speaker:poems").id == "speaker:poems"
+        for name, adapter in (
+            ("speaker:poems", "poems"),
+            ("parts:two:fine", "fine"),
+            ("speaker:old:poems", "old:poems"),
+        ):
+            assert client.models.retrieve(name).id == name
+            answer = client.completions.create(model=name, prompt="sampling")
+            assert json.loads(answer.choices[0].text)["lora_name"] == adapter
         for name in ("speaker:unknown", "quiet:unused", "broken:fine", "speaker:", "nobody:fine"):
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve(name)

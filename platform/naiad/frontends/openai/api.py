@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -194,8 +195,9 @@ class OpenAiApi:
         exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
 
     async def _show(self, exchange: Exchange, name: str) -> None:
-        model = name.split(self._settings.lora_separator, maxsplit=1)[0] if self._settings.lora_separator else name
-        is_known = self._is_served(name) or (self._is_served(model) and name in await self._adapted(model))
+        is_known = self._is_served(name)
+        for model, _ in self._divided(name):
+            is_known = is_known or (self._is_served(model) and name in await self._adapted(model))
         exchange.respond(json_response(self._model_document(name)) if is_known else unknown_model(name).response())
 
     def _models(self) -> list[str]:
@@ -295,17 +297,23 @@ class OpenAiApi:
 
     def _metadata(self, name: str) -> tuple[ModelMetadata, str]:
         """What the model of this name takes, and the adapter that the name asks for."""
-        separator = self._settings.lora_separator
         try:
             return self._engine.model_metadata(name), ""
         except NaiadError as problem:
-            parts = name.split(separator) if separator else []
-            if len(parts) != 2:  # noqa: PLR2004 - a model and an adapter
-                raise of(problem, name) from problem
-        try:
-            return self._engine.model_metadata(parts[0]), parts[1]
-        except NaiadError as problem:
-            raise of(problem, name) from problem
+            first = problem
+        for model, adapter in self._divided(name):
+            with contextlib.suppress(NaiadError):
+                return self._engine.model_metadata(model), adapter
+        raise of(first, name) from first
+
+    def _divided(self, name: str) -> Iterator[tuple[str, str]]:
+        """A name as that of a model and of its adapter, in each way it can be: either may hold the separator itself."""
+        separator = self._settings.lora_separator
+        end = len(name)
+        while separator and (end := name.rfind(separator, 0, end)) >= 0:
+            model, adapter = name[:end], name[end + len(separator) :]
+            if model and adapter:
+                yield model, adapter
 
 
 def _expect(method: str, expected: str) -> None:
