@@ -7,8 +7,11 @@ out where it cannot have an effect. In doubt the answer is yes.
 from __future__ import annotations
 
 import ast
+import threading
 from pathlib import Path
 
+_one_at_a_time = threading.Lock()
+"""Python 3.11 counts for all threads together how deep they are in a tree, and says so where they meet (gh-106905)."""
 _HOOK = "auto_complete_config"
 _CLASS = "TritonPythonModel"
 
@@ -17,9 +20,14 @@ def may_auto_complete(model_file: Path) -> bool:
     """False only if the model's class inherits from nothing and the hook's name is not in the file."""
     try:
         text = model_file.read_text(encoding="utf-8")
-        return _HOOK in text or not _defines_plain_class(ast.parse(text))
-    except (OSError, SyntaxError, ValueError):
-        return True  # the guest will say what is wrong
+        if _HOOK in text:
+            return True
+        with _one_at_a_time:
+            tree = ast.parse(text)
+    # The guest will say what is wrong with it. SystemError: a thread that is not ours parsed at the same time.
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        return True
+    return not _defines_plain_class(tree)
 
 
 def _defines_plain_class(tree: ast.Module) -> bool:
