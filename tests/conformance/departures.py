@@ -81,7 +81,7 @@ HTTP = {
     "a name in percent code": Departure("clients quote names; the reference cannot find a name with a space", 200),
     "a shape beyond 64 bits of bytes": Departure("the reference's count of elements runs over", 500, "does not match"),
     "a batch of nothing": Departure(
-        "the reference names another input and sizes", 400, "[request id: <id_unknown>] in"
+        "the reference names an input and sizes", 400, f"{_ID}inference request batch-size must be >= 1 for 'batched'"
     ),
     "a raw body that is no whole number of elements": Departure(
         "the reference names an input that no model has", 400, f"{_ID}input byte size mismatch for input 'INPUT0'"
@@ -99,6 +99,11 @@ GRPC = {
     "an output twice": Departure(_NEWER, "INVALID_ARGUMENT", "output 'OUTPUT0' already exists in request"),
     "an input too many": Departure(_TOO_MANY, "INVALID_ARGUMENT", HTTP["an input too many"].error),
     "a stream that an error ends": Departure(_NEWER, "NOT_FOUND", "Request for unknown model: 'nothing' is not found"),
+    "a batch of fewer than none": Departure(
+        "the reference compares it with the batch of another input, which is the same",
+        "INVALID_ARGUMENT",
+        f"{_ID}All input dimensions should be specified for input 'INPUT0' for model 'batched', got [-1,4]",
+    ),
     "a region": _NO_REGIONS,
     "a CUDA region": _NO_REGIONS,
     "an input in an unknown region": _NO_REGIONS,

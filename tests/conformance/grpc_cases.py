@@ -182,6 +182,14 @@ WRONG = [
     _infer("an unknown datatype", infer(of("INPUT0", datatype="FP33"), RIGHT, raw=BOTH_RAW)),
     _infer("another shape", infer(of("INPUT0", 3), RIGHT, raw=(FLOATS[:12], FLOATS))),
     _infer("a negative shape", infer(of("INPUT0", -4), RIGHT, raw=BOTH_RAW)),
+    _infer(
+        "a negative shape where any fits",
+        infer(of("INPUT0", -1, datatype="BYTES"), model="identity_bytes", raw=(b"\x01\0\0\0a",)),
+    ),
+    _infer(
+        "a batch of fewer than none",
+        infer(of("INPUT0", -1, 4), of("INPUT1", -1, 4), model="batched", raw=BOTH_RAW),
+    ),
     _infer("a batch too large", infer(of("INPUT0", 9, 4), of("INPUT1", 9, 4), model="batched", raw=(FLOATS * 9,) * 2)),
     _infer("an unknown output", infer(*TYPED, outputs=("OUTPUT9",))),
     _infer("an output twice", infer(*TYPED, outputs=("OUTPUT0", "OUTPUT0"))),

@@ -93,6 +93,12 @@ STRINGS = [
         "identity_bytes",
         tail=by_sized_bytes(b"a\xff\x00", b""),
     ),
+    infer(
+        "strings that are no text as JSON",
+        {"inputs": [binary("INPUT0", 24, datatype="BYTES", shape=(3,))]},
+        "identity_bytes",
+        tail=by_sized_bytes(b'\xff"\\\n\x01', b"text", b"\xc3/\xa9"),
+    ),
 ]
 
 TYPES = [

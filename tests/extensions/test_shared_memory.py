@@ -104,8 +104,8 @@ def test_a_part_of_what_the_key_names_is_registered_at_any_offset(client, api, r
 
 def test_regions_are_told_and_forgotten(client, api, both, region):
     key, _ = region
-    client.register_system_shared_memory("one", key, 100)
     client.register_system_shared_memory("two", key, 8092, offset=100)
+    client.register_system_shared_memory("one", key, 100)
 
     status = both.http("GET", "/v2/systemsharedmemory/status")[1]
     assert status == [

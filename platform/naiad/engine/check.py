@@ -98,24 +98,29 @@ class RequestCheck:
             raise InvalidRequestError(f"{prefix(request)}output '{twice}' already exists in request")
 
     def _batch_size(self, request: InferRequest) -> int:
-        batch_size = -1
+        batch_size = None
         for tensor in request.inputs:
             if not tensor.shape:
                 raise InvalidRequestError(
                     f"{prefix(request)}input '{tensor.name}' has no shape but model requires batch dimension for "
                     f"'{self._model}'"
                 )
-            if batch_size < 0:
+            if tensor.shape[0] < 0:
+                raise self._open_dimension_error(request, tensor)
+            if batch_size is None:
                 batch_size = tensor.shape[0]
             elif tensor.shape[0] != batch_size:
                 raise InvalidRequestError(
                     f"{prefix(request)}input '{tensor.name}' batch size does not match other inputs for '{self._model}'"
                 )
-        if not 1 <= max(batch_size, 1) <= self._max_batch_size or batch_size == 0:
+        if batch_size is None:
+            return 1
+        if not 1 <= batch_size <= self._max_batch_size:
+            limit = f"<= {self._max_batch_size}" if batch_size else ">= 1"
             raise InvalidRequestError(
-                f"{prefix(request)}inference request batch-size must be <= {self._max_batch_size} for '{self._model}'"
+                f"{prefix(request)}inference request batch-size must be {limit} for '{self._model}'"
             )
-        return max(batch_size, 1)
+        return batch_size
 
     def _check_input(self, request: InferRequest, tensor: InputTensor, known: _Input) -> None:
         if tensor.datatype is not known.datatype:
@@ -126,6 +131,8 @@ class RequestCheck:
         dims = tensor.shape[1:] if self._max_batch_size > 0 else tensor.shape
         if dims != known.dims and not (known.has_wildcard and _fits(dims, known.dims)):
             raise self._shape_error(request, tensor, known)
+        if known.has_wildcard and min(dims) < 0:
+            raise self._open_dimension_error(request, tensor)
         if known.width:
             expected = prod(tensor.shape) * known.width
             if len(tensor.data) != expected:
@@ -145,6 +152,12 @@ class RequestCheck:
         return InvalidRequestError(
             f"{prefix(request)}unexpected shape for input '{tensor.name}' for model '{self._model}'. "
             f"Expected {_shape(expected)}, got {_shape(tensor.shape)}. {note}"
+        )
+
+    def _open_dimension_error(self, request: InferRequest, tensor: InputTensor) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"{prefix(request)}All input dimensions should be specified for input '{tensor.name}' for model "
+            f"'{self._model}', got {_shape(tensor.shape)}"
         )
 
     def _count_error(self, request: InferRequest) -> InvalidRequestError:

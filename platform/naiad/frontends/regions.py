@@ -139,13 +139,13 @@ class ClientRegions:
         raise InvalidRequestError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
 
     def status(self, name: str = "") -> list[Region]:
-        """All regions, or the one of that name.
+        """All regions by name, or the one of that name.
 
         Raises:
             NaiadError: If there is none of that name.
         """
         if not name:
-            return list(self._regions.values())
+            return [region for _, region in sorted(self._regions.items())]
         if name not in self._regions:
             raise NaiadError(f"Unable to find system shared memory region: '{name}'", code=Code.NOT_FOUND)
         return [self._regions[name]]

@@ -52,7 +52,7 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
             if len(tensor.data):
                 blobs.append(tensor.data)
         else:
-            entry["data"] = from_tensor(tensor)
+            entry["data"] = from_tensor(tensor, exact=True)
         outputs.append(entry)
     text = orjson.dumps(document)
     if not has_binary:

@@ -5,9 +5,12 @@ Behaviour and texts: SRV src/http_server.cc, `ReadDataFromJson` and `WriteDataTo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.datatypes import Datatype
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 _WITHOUT_JSON = (Datatype.FP16, Datatype.BF16)
 _INTEGERS = frozenset("iu")
 _NUMBERS = frozenset("iuf")
+_UNSIGNED = (Datatype.UINT8, Datatype.UINT16, Datatype.UINT32, Datatype.UINT64)
+_SIGNED = (Datatype.INT8, Datatype.INT16, Datatype.INT32, Datatype.INT64)
+_ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
 def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object) -> bytes:
@@ -26,7 +32,9 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
 
     Raises:
         InvalidRequestError: For FP16 and BF16.
-        MalformedRequestError: For elements of the wrong JSON type, and if their number is not that of *shape*.
+        MalformedRequestError: For elements of the wrong JSON type or, if 64 bits do not hold them, the wrong range; and
+            if their number is not that of *shape*. Integers that are wider than the tensor alone are cut, as by the
+            reference.
     """
     if datatype in _WITHOUT_JSON:
         raise InvalidRequestError(
@@ -40,7 +48,7 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     array = _array(data, datatype)
     if array.size != prod(shape):
         raise _shape_mismatch()
-    if array.size and array.dtype.kind not in _allowed(datatype):
+    if array.size and not _fits(array, data, datatype):
         raise wrong_element(datatype)
     import numpy as np  # here: see `protocol.numpy_types`
 
@@ -50,8 +58,13 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         return array.astype(NUMPY_TYPES[datatype], casting="unsafe").tobytes()
 
 
-def from_tensor(tensor: OutputTensor) -> list[Any]:
+def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
     """The elements of an output as a flat list.
+
+    Args:
+        tensor: The output.
+        exact: Whether strings that are no UTF-8 keep their bytes, which is no JSON, instead of losing what cannot be
+            read.
 
     Raises:
         InvalidRequestError: For FP16 and BF16.
@@ -62,12 +75,27 @@ def from_tensor(tensor: OutputTensor) -> list[Any]:
             f"output {tensor.name}"
         )
     if tensor.datatype is Datatype.BYTES:
-        return [element.decode("utf-8", "replace") for element in split_strings(tensor.data)]
+        read = _exactly if exact else _readably
+        return [read(element) for element in split_strings(tensor.data)]
     import numpy as np  # here: see `protocol.numpy_types`
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
 
     return np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).tolist()  # type: ignore[no-any-return]
+
+
+def _readably(element: bytes) -> str:
+    return element.decode("utf-8", "replace")
+
+
+def _exactly(element: bytes) -> str | orjson.Fragment:
+    # As the reference does. Its clients say that binary data should have been asked for, or take the bytes as they are;
+    # a replacement would be a wrong answer that nobody notices.
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        escaped = _ESCAPED.sub(lambda found: orjson.dumps(found[0].decode())[1:-1], element)
+        return orjson.Fragment(b'"%b"' % escaped)
 
 
 def split_strings(data: Buffer) -> Iterator[bytes]:
@@ -83,6 +111,26 @@ def split_strings(data: Buffer) -> Iterator[bytes]:
 def wrong_element(datatype: Datatype) -> MalformedRequestError:
     """The error for an element that is not what JSON gives for *datatype*."""
     return MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
+
+
+def _fits(array: np.ndarray[Any, np.dtype[Any]], data: list[Any], datatype: Datatype) -> bool:
+    """Whether all elements are what JSON gives for *datatype*: numpy takes more, and would make other values of it."""
+    kind = array.dtype.kind
+    if kind not in _allowed(datatype):
+        return False
+    if kind == "b":
+        return True
+    if datatype in _UNSIGNED and kind == "i" and bool((array < 0).any()):
+        return False
+    if datatype in _SIGNED and kind == "u":  # which numpy chooses beyond the largest INT64; else integers are signed
+        return False
+    # Types are looked at one by one only where an element may have been a boolean.
+    return not (bool(((array == 0) | (array == 1)).any()) and _has_boolean(data))
+
+
+def _has_boolean(data: list[Any]) -> bool:
+    kinds = set(map(type, data))
+    return bool in kinds or (list in kinds and any(_has_boolean(item) for item in data if isinstance(item, list)))
 
 
 def _allowed(datatype: Datatype) -> frozenset[str]:
@@ -108,13 +156,12 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
 
     try:
         array = np.array(data)
+        if array.dtype != object:
+            return array
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
-        array = np.array(list(flatten(data)), dtype=object)
-    if array.dtype == object:  # ragged, or integers beyond 64 bits, or null
-        flat = list(flatten(data))
-        if all(isinstance(item, int) and not isinstance(item, bool) for item in flat):
-            # Integers wider than the tensor are silently cut, as the reference does.
-            return np.array([item & 0xFFFFFFFFFFFFFFFF for item in flat], dtype=np.uint64)
+        pass
+    array = np.array([*flatten(data)])
+    if array.dtype == object:  # null, objects, or integers beyond 64 bits
         raise wrong_element(datatype)
     return array
 
