@@ -63,6 +63,10 @@ def test_files_are_written_beside_the_configuration_and_deleted_with_the_directo
                 ("..", ".."),
             )
         ),
+        (
+            {"config": "{}", f"file:1/{'ü' * 128}.bin": b""},
+            f"Invalid file path '1/{'ü' * 128}.bin': a name in it may have 255 bytes, and '{'ü' * 20}...' has 260",
+        ),
     ],
 )
 def test_wrong_parameters_are_refused(parameters, message):

@@ -23,6 +23,7 @@ from naiad.repository.temporary import temporary_folder
 __all__ = ["LoadOverride", "ModelDirectory", "check_model_name", "parse_override"]
 
 _FILE = "file:"
+_NAME_LIMIT = 255  # of a name in the file systems of Linux
 
 
 class ModelDirectory:
@@ -123,5 +124,11 @@ def _path_inside(key: str) -> str:
     if path in {".", ".."} or path.startswith(("/", "../")) or "\0" in path:
         raise InvalidRequestError(
             f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    longest = max(path.split("/"), key=lambda name: len(name.encode()))
+    if len(longest.encode()) > _NAME_LIMIT:
+        raise InvalidRequestError(
+            f"Invalid file path '{path}': a name in it may have {_NAME_LIMIT} bytes, and '{longest[:20]}...' has "
+            f"{len(longest.encode())}"
         )
     return path
