@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping, NoReturn, Optional
 
 from naiad_stub import wire
+from naiad_stub.arguments import text
 from naiad_stub.asking import Asking, RefusedError
 from naiad_stub.exceptions import TritonModelException
 
@@ -80,23 +81,23 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
         config: A configuration as JSON, in place of the model's own.
         files: Contents by `file:<version>/<path>`, in place of the model's own files.
     """
-    _check_strings("load_model", model_name=model_name, config=config)
+    model_name = text("load_model takes model_name as str", model_name)
+    config = text("load_model takes config as str", config)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
-    for path, content in (files or {}).items():
-        if not isinstance(path, str) or not isinstance(content, bytes):
-            raise TypeError(
-                f"load_model takes files as bytes by their paths as str, got {type(path).__name__}: "
-                f"{type(content).__name__}"
-            )
-    server.load_model(model_name, config, files)
+    rule = "load_model takes files as bytes by their paths as str"
+    for content in (files or {}).values():
+        if not isinstance(content, bytes):
+            raise TypeError(f"{rule}, got {type(content).__name__} in place of bytes")
+    named = {text(f"{rule}: a path", path): content for path, content in files.items()} if files is not None else None
+    server.load_model(model_name, config, named)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002
     """Have the server begin to unload a model; does not wait until it is unloaded."""
-    _check_strings("unload_model", model_name=model_name)
+    model_name = text("unload_model takes model_name as str", model_name)
     if not isinstance(unload_dependents, (bool, int)):
         raise TypeError(f"unload_model takes unload_dependents as bool, got {type(unload_dependents).__name__}")
     server.unload_model(model_name, bool(unload_dependents))
@@ -104,14 +105,9 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # n
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Ask the server whether a model can infer; an empty version is the latest one."""
-    _check_strings("is_model_ready", model_name=model_name, model_version=model_version)
+    model_name = text("is_model_ready takes model_name as str", model_name)
+    model_version = text("is_model_ready takes model_version as str", model_version)
     return server.is_model_ready(model_name, model_version)
-
-
-def _check_strings(function: str, **arguments: object) -> None:
-    for name, value in arguments.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{function} takes {name} as str, got {type(value).__name__}")
 
 
 def _refuse(prefix: str, model_name: str) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from naiad_stub.arguments import text
+
 API_MODULE = "c_python_backend_utils"
 """The module the classes of the API claim to be of, as in the reference: models print and pickle by it."""
 
@@ -53,11 +55,9 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError takes its message as str, got {type(message).__name__}")
         if not isinstance(code, ErrorCode):
             raise TypeError(f"TritonError takes one of its codes, such as TritonError.INVALID_ARG, got {code!r}")
-        self._message = message
+        self._message = text("TritonError takes its message as str", message)
         self._code = code
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable
 
+from naiad_stub.arguments import text
 from naiad_stub.exceptions import API_MODULE, NamedNumber
 
 
@@ -39,8 +40,7 @@ sink: Callable[[int, str, int, str], None] = to_stderr
 
 def _send(level: int, message: Any) -> None:
     """Hand *message* to the hook with the place of whoever called the logger: two frames up."""
-    if not isinstance(message, str):
-        raise TypeError(f"Logger takes messages as str, got {type(message).__name__}")
+    message = text("Logger takes messages as str", message)
     frame = sys._getframe(2)  # noqa: SLF001 - what logging uses, too
     sink(level, frame.f_code.co_filename, frame.f_lineno, message)
 

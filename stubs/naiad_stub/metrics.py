@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
+from naiad_stub.arguments import text
 from naiad_stub.asking import refusal
 from naiad_stub.exceptions import API_MODULE, NamedNumber, TritonModelException
 
@@ -152,8 +153,8 @@ class Metric:
             self._fail(operation, f"TRITONSERVER_METRIC_KIND_{owner.kind.name} does not support {operation}")
 
     def _fail(self, operation: str, message: str) -> NoReturn:
-        text = refusal(self._owner.server.instance_name, message)
-        raise TritonModelException(f"Failed to {_FAILED[operation]} metric value: {text}")
+        refused = refusal(self._owner.server.instance_name, message)
+        raise TritonModelException(f"Failed to {_FAILED[operation]} metric value: {refused}")
 
 
 class MetricFamily:
@@ -167,14 +168,14 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not all(map(isinstance, (name, description, kind), (str, str, MetricKind))):
-            raise TypeError(
-                "MetricFamily takes a name, a description and one of its kinds, such as MetricFamily.COUNTER"
-            )
+        rule = "MetricFamily takes a name, a description and one of its kinds, such as MetricFamily.COUNTER"
+        name, description = text(rule, name), text(rule, description)
+        if not isinstance(kind, MetricKind):
+            raise TypeError(f"{rule}, got {kind!r}")
         keeper = server
         if _FAMILY_NAME.fullmatch(name) is None:
-            text = refusal(keeper.instance_name, "Invalid metric name")
-            raise TritonModelException(f"Error when creating MetricFamily: {text}")
+            refused = refusal(keeper.instance_name, "Invalid metric name")
+            raise TritonModelException(f"Error when creating MetricFamily: {refused}")
         self._metrics: Dict[Tuple[Tuple[str, str], ...], Any] = {}
         self._owner = _Owner(keeper, keeper.new_family(name, description, kind), kind)
 
@@ -236,8 +237,8 @@ class MetricFamily:
         return bounds
 
     def _fail(self, message: str) -> NoReturn:
-        text = refusal(self._owner.server.instance_name, message)
-        raise TritonModelException(f"Error when creating Metric: {text}")
+        refused = refusal(self._owner.server.instance_name, message)
+        raise TritonModelException(f"Error when creating Metric: {refused}")
 
 
 def _number(function: str, value: Any) -> float:

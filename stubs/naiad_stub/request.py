@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Set, Union
 
+from naiad_stub.arguments import integer, sequence, text
 from naiad_stub.exceptions import API_MODULE, NamedNumber, TritonModelException
 from naiad_stub.parameters import EMPTY, parameters_json
 from naiad_stub.tensor import Tensor
@@ -62,7 +62,7 @@ class PreferredMemory:
             expected = "TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU"
             raise TypeError(f"PreferredMemory takes {expected}, got {preferred_memory_type!r}")
         self._kind = preferred_memory_type
-        self._device = _integer("preferred_device_id", preferred_device_id, 0, 64)
+        self._device = integer("preferred_device_id", preferred_device_id, 0, 64)
 
 
 class InferenceTrace:
@@ -87,37 +87,12 @@ class InferenceTrace:
         return self._context
 
 
-def _integer(name: str, value: Any, low: int, bits: int) -> int:
-    """*value* as an int of *bits* bits from *low* on; numpy integers will do, floats will not."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
-    if not low <= number < low + (1 << bits):
-        raise TypeError(f"{name} must be from {low} to {low + (1 << bits) - 1}, got {number}")
-    return number
-
-
-def _string(name: str, value: Any) -> str:
-    """*value*, which must be a str."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return value
-
-
-def _sequence(name: str, value: Any) -> Sequence[Any]:
-    """*value*, which must be a list or tuple."""
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{name} must be a list, got {type(value).__name__}")
-    return value
-
-
 def _correlation(value: Any) -> Union[int, str]:
     """*value* as a correlation id: an unsigned 64-bit int or a str."""
     if value is None:
         raise TypeError("correlation_id must be an int or a str, got NoneType")
     if isinstance(value, str):
-        return value
+        return text("", value)
     if not isinstance(value, int):
         raise TritonModelException("Correlation ID must be integer or string")
     if not 0 <= value < 1 << 64:
@@ -179,11 +154,11 @@ class InferenceRequest:
         trace: InferenceTrace = _MISSING,
         parameters: Any = None,
     ) -> None:
-        self._id = _string("request_id", request_id)
+        self._id = text("request_id must be a str", request_id)
         self._correlation = _correlation(correlation_id)
-        self._flags = _integer("flags", flags, 0, 32)
-        self._timeout = _integer("timeout", timeout, 0, 64)
-        self._model_version = _integer("model_version", model_version, -(1 << 63), 64)
+        self._flags = integer("flags", flags, 0, 32)
+        self._timeout = integer("timeout", timeout, 0, 64)
+        self._model_version = integer("model_version", model_version, -(1 << 63), 64)
         self._parameters = parameters_json(parameters)
         self._handle = None
         self._release_flags = _RELEASE_ALL
@@ -205,18 +180,19 @@ class InferenceRequest:
         missing = [name for name, value in arguments if value is _MISSING]
         if missing:
             raise TypeError(f"InferenceRequest() misses its argument {' and '.join(missing)}")
-        self._model_name = _string("model_name", model_name)
-        about = f"for request with id '{self._id}' and model name '{model_name}' should not be empty."
-        for tensor in _sequence("inputs", inputs):
+        self._model_name = text("model_name must be a str", model_name)
+        about = f"for request with id '{self._id}' and model name '{self._model_name}' should not be empty."
+        self._inputs = list(sequence("inputs", inputs))
+        for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException("Input tensor " + about)
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"inputs must hold Tensor objects, got {type(tensor).__name__}")
-        for name in _sequence("requested_output_names", requested_output_names):
-            if not _string("requested_output_names must hold names: each", name):
-                raise TritonModelException("Requested output name " + about)
-        self._inputs = list(inputs)
-        self._outputs = tuple(requested_output_names)
+        rule = "requested_output_names must hold names: each must be a str"
+        names = sequence("requested_output_names", requested_output_names)
+        self._outputs = tuple([text(rule, name) for name in names])
+        if not all(self._outputs):
+            raise TritonModelException("Requested output name " + about)
 
     @classmethod
     def _received(
@@ -265,7 +241,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int, /) -> None:
         """Set the sequence flags of a request the model is about to make."""
-        self._flags = _integer("flags", flags, 0, 32)
+        self._flags = integer("flags", flags, 0, 32)
 
     def timeout(self) -> int:
         """Microseconds, as sent by the client; 0 if it sent none."""
@@ -295,7 +271,7 @@ class InferenceRequest:
 
     def set_release_flags(self, flags: int, /) -> None:
         """Say what becomes of the request after `execute`: released, or scheduled again."""
-        flags = _integer("flags", flags, 0, 32)
+        flags = integer("flags", flags, 0, 32)
         if flags not in (_RELEASE_ALL, _RELEASE_RESCHEDULE):
             raise TritonModelException(
                 "Unable to set request release flags. Use TRITONSERVER_REQUEST_RELEASE_ALL or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence
 
+from naiad_stub.arguments import sequence
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.parameters import EMPTY, parameters_json
 from naiad_stub.tensor import Tensor
@@ -22,16 +23,14 @@ class InferenceResponse:
     def __init__(
         self, output_tensors: Sequence[Tensor] = (), error: Optional[TritonError] = None, parameters: Any = None
     ) -> None:
-        if not isinstance(output_tensors, (list, tuple)):
-            raise TypeError(f"output_tensors must be a list, got {type(output_tensors).__name__}")
-        for tensor in output_tensors:
+        self._outputs = list(sequence("output_tensors", output_tensors))
+        for tensor in self._outputs:
             if tensor is None:
                 raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"output_tensors must hold Tensor objects, got {type(tensor).__name__}")
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error must be a TritonError, got {type(error).__name__}")
-        self._outputs = list(output_tensors)
         self._error = error
         self._parameters: Optional[str] = "" if parameters is None else parameters_json(parameters)
 

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from naiad_stub import wire
+from naiad_stub.arguments import integer
 from naiad_stub.channel import Channel, HostGoneError, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
@@ -262,8 +263,8 @@ class InferenceResponseSender:
         """Send *response*; with *flags* TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last, or there is none more."""
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send takes an InferenceResponse, got {type(response).__name__}")
-        if isinstance(flags, bool) or not isinstance(flags, int):
-            raise TypeError(f"send takes its flags as int, got {type(flags).__name__}")
+        if type(flags) is not int:
+            flags = integer("flags", flags, 0, 32)
         if self._ticket is None:
             raise TritonModelException(
                 "Unable to send response. Response sender has no reference to the decoupled state of the model."

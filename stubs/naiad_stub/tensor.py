@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from naiad_stub.arguments import text
 from naiad_stub.datatypes import BF16, BYTES, Buffer, Shape, element_count
 from naiad_stub.exceptions import API_MODULE, TritonModelException
 
@@ -23,6 +24,7 @@ _NUMPY: Tuple[Any, ...] = (
     None,
 )
 _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dtype is not None}
+_NAME_RULE = "Tensor takes its name as str"
 _LENGTH = struct.Struct("<I")
 _LONG = 1 << 32
 
@@ -117,8 +119,8 @@ class Tensor:
     _place: Any
 
     def __init__(self, name: str, array: Any, /) -> None:
-        if type(name) is not str and not isinstance(name, str):
-            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        if type(name) is not str:
+            name = text(_NAME_RULE, name)
         if type(array) is not np.ndarray:
             array = _as_array(array)
         if not name:
@@ -150,8 +152,7 @@ class Tensor:
         code = _CODES.get(numpy_dtype)
         if code is None or code == BYTES:
             raise TritonModelException(f"NumPy dtype {numpy_dtype} is not supported by Tensor.allocate.")
-        if not isinstance(name, str):
-            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        name = text(_NAME_RULE, name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         sizes = tuple(index(size) for size in shape)
@@ -263,8 +264,7 @@ class Tensor:
         """A tensor over the memory of a DLPack capsule, or of anything with `__dlpack__`, without a copy."""
         from naiad_stub import dlpack
 
-        if not isinstance(name, str):
-            raise TypeError(f"Tensor takes its name as str, got {type(name).__name__}")
+        name = text(_NAME_RULE, name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         code, shape, view = dlpack.from_object(obj)

@@ -40,7 +40,7 @@ def test_other_levels_are_type_errors(messages, level):
 
 
 @pytest.mark.parametrize("log", [Logger.log, Logger.log_info, Logger.log_warn, Logger.log_error, Logger.log_verbose])
-@pytest.mark.parametrize("message", [None, 3, b"x"])
+@pytest.mark.parametrize("message", [None, 3, [b"x"]])
 def test_messages_are_text(messages, log, message):
     with pytest.raises(TypeError, match=rf"^Logger takes messages as str, got {type(message).__name__}$"):
         log(message)

@@ -90,6 +90,7 @@ def test_what_the_called_model_raises_comes_with_its_place(server):
         ("parameters={'x': 1, 'y': 'z', 'w': True}", {"parameters": {"x": 1, "y": "z", "w": True}}),
         ("outputs=['OUT', 'OUT']", {"outputs": ["OUT"]}),
         ("outputs=[]", {"outputs": ["MORE", "OUT"]}),
+        ("outputs=np.array([b'OUT'], object), request_id=b'a', timeout=np.array([9])", {"id": "a", "timeout": 9}),
         ("preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)", {}),
         pytest.param("preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)", {}, marks=ours),
         ("trace=request.trace()", {}),
@@ -99,6 +100,13 @@ def test_the_called_model_gets_the_request_as_it_was_made(server, arguments, tol
     code = f"""return [answer(json.loads(value_of(to("says_what_it_got", tensor(1), {arguments}).exec())["OUT"][0]))]"""
     plain = {"id": "", "correlation": 0, "flags": 0, "timeout": 0, "parameters": {}, "outputs": ["OUT"]}
     assert run(server, "runs_code", code) == {**plain, **told}
+
+
+def test_a_model_may_be_named_by_what_a_tensor_holds(server):
+    code = (
+        "return [answer(value_of(to(np.array(['identity'], object).astype('S').astype(object)[0], tensor(1)).exec()))]"
+    )
+    assert run(server, "runs_code", code) == run(server, "runs_code", code.replace(".astype('S')", ""))
 
 
 def test_only_requested_outputs_come_back(server):

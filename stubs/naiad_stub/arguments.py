@@ -1,0 +1,52 @@
+"""What the API takes for a text, a number or a list: more than the types its signatures name, as in the reference.
+
+Models hand on what they find in tensors: names are bytes there, and numbers are numpy's, in arrays of one element.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any, Sequence
+
+
+def text(rule: str, value: Any) -> str:
+    """*value* as a str: bytes are UTF-8. *rule* is what the error begins with."""
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # a class of its own, such as numpy's, may print itself in another way
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode()
+    raise TypeError(f"{rule}, got {type(value).__name__}")
+
+
+def integer(name: str, value: Any, low: int, bits: int) -> int:
+    """*value* as an int of *bits* bits from *low* on; arrays of one number will do, floats and texts will not."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = _converted(name, value)
+    if not low <= number < low + (1 << bits):
+        raise TypeError(f"{name} must be from {low} to {low + (1 << bits) - 1}, got {number}")
+    return number
+
+
+def _converted(name: str, value: Any) -> int:
+    """*value*, which is no integer itself, as the int it can be made."""
+    if hasattr(value, "__int__") and not isinstance(value, float):
+        try:
+            # Numpy warns of `int(array)`, unless the array has no dimensions.
+            return int(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+
+
+def sequence(name: str, value: Any) -> Sequence[Any]:
+    """*value* as a list or tuple; other sequences will do, numpy's arrays among them, texts and sets will not."""
+    if isinstance(value, (list, tuple)):
+        return value
+    no_list = isinstance(value, (str, bytes, bytearray, memoryview)) or hasattr(value, "keys")
+    if no_list or not hasattr(value, "__getitem__"):
+        raise TypeError(f"{name} must be a list, got {type(value).__name__}")
+    return list(value)
