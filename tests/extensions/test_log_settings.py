@@ -100,6 +100,15 @@ def test_values_have_their_types(both, name, value, over_http, over_grpc):
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, over_grpc)
 
 
+def test_level_that_grpc_could_not_tell_is_refused_over_http(connect, both, protocol):
+    refusal = {"error": "log_verbose_level is at most 4294967295, got: 4294967296"}
+    assert both.http("POST", "/v2/logging", {"log_verbose_level": 2**32}) == (400, refusal)
+    highest = {**DEFAULT, "log_verbose_level": 2**32 - 1}
+    assert both.http("POST", "/v2/logging", {"log_verbose_level": 2**32 - 1}) == (200, highest)
+    client = connect(both)
+    assert told(client, client.get_log_settings()) == highest
+
+
 def test_a_change_shows_from_the_next_line_on(serve, connect, tmp_path):
     path = tmp_path / "log"
     log = logging.getLogger("naiad.test")

@@ -17,6 +17,7 @@ FORMATS = {"default": False, "ISO8601": True}
 """Names of the formats of a line; whether its time is in ISO 8601."""
 
 _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
+_MOST_VERBOSE = (1 << 32) - 1
 
 
 class Log(Protocol):
@@ -62,19 +63,26 @@ def changed(settings: LogSettings, wanted: Mapping[str, str | bool | int]) -> Lo
 
     Raises:
         UnsupportedRequestError: If the file is among them.
+        InvalidRequestError: If the level is more than gRPC could tell of.
         NotReadyError: If the format has no such name; the reference calls that unavailable.
     """
     if "log_file" in wanted:
         raise UnsupportedRequestError("log file location can not be updated through network protocol")
     changes: dict[str, Any] = {field: wanted[name] for name, field in _SWITCHES.items() if name in wanted}
     if "log_verbose_level" in wanted:
-        changes["verbose"] = wanted["log_verbose_level"]
+        changes["verbose"] = _level(int(wanted["log_verbose_level"]))
     if "log_format" in wanted:
         name = str(wanted["log_format"])
         if name not in FORMATS:
             raise NotReadyError(f"invalid argument for --log_format, got: {name}")
         changes["iso8601"] = FORMATS[name]
     return replace(settings, **changes)
+
+
+def _level(number: int) -> int:
+    if number > _MOST_VERBOSE:
+        raise InvalidRequestError(f"log_verbose_level is at most {_MOST_VERBOSE}, got: {number}")
+    return number
 
 
 KINDS: dict[str, type[bool | int | str]] = {

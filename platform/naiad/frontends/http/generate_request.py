@@ -6,27 +6,18 @@ the parameters is reserved here, as none is there: `timeout` or `sequence_id` re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.http.infer_request import json_too_long, parse_id, parse_json
-from naiad.frontends.http.json_tensors import flatten, pack_strings, to_bytes, wrong_element
+from naiad.frontends.http.json_tensors import pack_strings, to_bytes
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor, Parameter
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
 _NESTED = "parameters"
 _MAX_INT64 = (1 << 63) - 1
-_UNSIGNED = (Datatype.UINT8, Datatype.UINT16, Datatype.UINT32, Datatype.UINT64)
-_SIGNED = (Datatype.INT8, Datatype.INT16, Datatype.INT32, Datatype.INT64)
-_ELEMENTS: Mapping[Datatype, frozenset[type]] = {
-    Datatype.BOOL: frozenset({bool}),
-    Datatype.FP32: frozenset({int, float}),
-    Datatype.FP64: frozenset({int, float}),
-    **dict.fromkeys((*_UNSIGNED, *_SIGNED), frozenset({int})),
-}
 
 
 def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json: int) -> InferRequest:
@@ -131,18 +122,5 @@ def _tensor(known: TensorMetadata, value: Any) -> InputTensor:
     if shape is None:
         raise InvalidRequestError(f"The schema can not convert input '{known.name}' to tensor with proper shape")
     if packed is None:
-        _check_elements(datatype, items)
         packed = to_bytes(known.name, datatype, shape, items)
     return InputTensor(known.name, datatype, shape, packed)
-
-
-def _check_elements(datatype: Datatype, items: list[Any]) -> None:
-    """Refuse what numpy would convert and the reference does not: booleans among numbers, integers out of range."""
-    allowed = _ELEMENTS.get(datatype)
-    if allowed is None:
-        return  # FP16 and BF16, which are refused as such
-    flat = list(flatten(items))
-    if not allowed.issuperset(map(type, flat)):
-        raise wrong_element(datatype)
-    if flat and ((datatype in _UNSIGNED and min(flat) < 0) or (datatype in _SIGNED and max(flat) > _MAX_INT64)):
-        raise wrong_element(datatype)
