@@ -48,6 +48,7 @@ ADD_SUB = [
     infer("an empty id", {"id": "", "inputs": BOTH}),
     infer("unknown keys are passed over", {"inputs": BOTH, "colour": "blue"}),
     infer("integers as JSON for floats", {"inputs": [tensor("INPUT0", [1, 2, 3, 4]), RIGHT]}),
+    infer("JSON behind a byte order mark", b"\xef\xbb\xbf" + _JSON_BOTH),
     infer("a version in the path", {"inputs": BOTH}, path="/v2/models/add_sub/versions/1/infer"),
     infer("a gzip body", gzip.compress(_JSON_BOTH), headers={"Content-Encoding": "gzip"}),
     infer("a deflate body", zlib.compress(_JSON_BOTH), headers={"Content-Encoding": "deflate"}),

@@ -5,6 +5,7 @@ Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,7 +140,7 @@ def parse_json(
     Raises:
         InvalidRequestError: If it is none, or is nested deeper than 100 levels.
     """
-    raw = bytes(text)
+    raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # which editors of Windows write
     check_depth(raw)
     try:
         document = orjson.loads(raw)
