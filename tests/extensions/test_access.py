@@ -142,6 +142,22 @@ def test_flags_name_parts_and_headers():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("PREFIX_.*", ("PREFIX_a", "prefix_b"), ("other",)),
+        ("(?-i)PREFIX_.*", ("PREFIX_a",), ("prefix_a", "other")),
+        ("(?-i)^PREFIX_|x$", ("PREFIX_a", "ax"), ("prefix_a", "aX")),
+        ("(?s-i)PREFIX.", ("PREFIX_a",), ("prefix_a",)),
+        ("(?-i:PREFIX)_a", ("PREFIX_A",), ("prefix_a",)),
+    ],
+)
+def test_case_of_headers_counts_only_where_the_pattern_says_so(pattern, matching, others):
+    options = options_of("--http-header-forward-pattern", pattern, "--grpc-header-forward-pattern", pattern)
+    assert options.grpc_forward == options.http_forward
+    assert [name for name in (*matching, *others) if options.http_forward.search(name)] == [*matching]
+
+
+@pytest.mark.parametrize(
     ("flags", "text"),
     [
         (["--http-restricted-api=health"], "option format is '<api>,<api>:<header>=<value>'. Got health"),

@@ -11,15 +11,16 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from naiad import KServeGrpc, KServeHttp, Metrics
 from naiad.inprocess.services import CompressionLevel
+from tritonclient.utils import InferenceServerException
 
 NUMBERS = np.array([1.0, 2.0], np.float32)
 
 
-def ask(client_module, url):
+def ask(client_module, url, **more):
     with client_module.InferenceServerClient(url) as client:
         tensor = client_module.InferInput("IN", [2], "FP32")
         tensor.set_data_from_numpy(NUMBERS)
-        return client.infer("identity", [tensor]).as_numpy("OUT").tolist()
+        return client.infer("identity", [tensor], **more).as_numpy("OUT").tolist()
 
 
 def test_http_is_served_until_the_block_ends(shared):
@@ -48,6 +49,13 @@ def test_metrics_are_served(shared):
     service.stop()
     with pytest.raises(naiad.UnavailableError, match=r"not running"):
         service.stop()
+
+
+def test_headers_are_forwarded_whatever_their_case(shared):
+    options = KServeHttp.Options(address="127.0.0.1", port=0, header_forward_pattern="^TRITON_")
+    refusal = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded"  # so the pattern has matched
+    with KServeHttp(shared, options) as service, pytest.raises(InferenceServerException, match=refusal):
+        ask(httpclient, f"127.0.0.1:{service.port}", headers={"triton_x": "1"})
 
 
 def test_a_port_that_is_taken_is_an_error_of_this_api(shared):

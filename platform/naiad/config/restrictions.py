@@ -7,7 +7,9 @@ import re
 
 from naiad.config.given import GivenFlags
 
-__all__ = ["Api", "Restrictions", "parse_pattern", "parse_restrictions"]
+__all__ = ["Api", "Restrictions", "header_pattern", "parse_pattern", "parse_restrictions"]
+
+_SWITCHED_OFF = re.compile(r"^\(\?([a-zA-Z]*-[a-zA-Z]+)\)(.*)$", re.DOTALL)
 
 
 class Api(enum.Enum):
@@ -63,6 +65,16 @@ def parse_pattern(given: GivenFlags, flag: str) -> re.Pattern[str] | None:
     if not text:
         return None
     try:
-        return re.compile(text, re.IGNORECASE)
+        return header_pattern(text)
     except re.error as error:
         raise given.bad(flag, f"invalid regular expression '{text}': {error}") from None
+
+
+def header_pattern(text: str) -> re.Pattern[str]:
+    """The pattern of names of headers, which are the same in upper and lower case unless it says `(?-i)`.
+
+    Raises:
+        re.error: If it is no regular expression.
+    """
+    # RE2, the reference's library, lets flags be switched off for all that follows; Python only for a group.
+    return re.compile(_SWITCHED_OFF.sub(r"(?\1:\2)", text), re.IGNORECASE)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
+from naiad.config.restrictions import header_pattern
 from naiad.config.tls import TlsFiles
 from naiad.frontends.access import Access
 from naiad.frontends.grpc.server import GrpcFrontend
@@ -208,7 +208,7 @@ class Metrics(_Service):
 
 
 def _access(pattern: str) -> Access:
-    return Access(forward=re.compile(pattern) if pattern else None)
+    return Access(forward=header_pattern(pattern) if pattern else None)
 
 
 def _tls(options: KServeGrpc.Options) -> TlsFiles | None:
