@@ -6,6 +6,7 @@ import gzip
 import json
 import struct
 import zlib
+from math import inf, nan
 
 from conformance.cases import Case, binary, infer, tensor
 
@@ -108,6 +109,10 @@ TYPES = [
         for name in _INTEGERS
     ),
     infer("the ends of INT64", {"inputs": one("IN_INT64", [-(2**63), 2**63 - 1], "INT64", (2,))}, "all_types"),
+    infer("both ends of UINT64", {"inputs": one("IN_UINT64", [0, 1, 2**64 - 1], "UINT64", (3,))}, "all_types"),
+    infer("what JSON does not have", {"inputs": one("IN_FP32", [nan, inf, -inf, 1.5], "FP32", (4,))}, "all_types"),
+    infer("NaN where text is", {"inputs": one("IN_BYTES", [nan], "BYTES")}, "all_types"),
+    infer("NaN for an integer", {"inputs": one("IN_INT32", [nan], "INT32")}, "all_types"),
     infer("the end of UINT64", {"inputs": one("IN_UINT64", [2**64 - 1], "UINT64")}, "all_types"),
     infer("BOOL as JSON", {"inputs": one("IN_BOOL", [True, False], "BOOL", (2,))}, "all_types"),
     infer("FP64 as JSON", {"inputs": one("IN_FP64", [0.1, -1e300], "FP64", (2,))}, "all_types"),

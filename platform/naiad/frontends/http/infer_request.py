@@ -6,6 +6,7 @@ Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,12 +146,27 @@ def parse_json(
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:
-        raise MalformedRequestError(
-            f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
-        ) from None
+        document = _with_names_of_numbers(raw)
+        if document is None:
+            raise MalformedRequestError(
+                f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
+            ) from None
     if not isinstance(document, dict):
         raise MalformedRequestError(refusal)
     return document
+
+
+def _with_names_of_numbers(raw: bytes) -> object:
+    """What holds NaN or Infinity, which are no JSON, but taken by the reference and sent by its clients; else None."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    try:
+        document = json.loads(raw.decode())
+        orjson.dumps(document)  # refuses what it would not have read: lone surrogates, integers beyond 64 bits
+    except (ValueError, TypeError):
+        return None
+    else:
+        return document  # type: ignore[no-any-return]
 
 
 def check_depth(text: bytes) -> None:

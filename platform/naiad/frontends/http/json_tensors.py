@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,6 +24,11 @@ _INTEGERS = frozenset("iu")
 _NUMBERS = frozenset("iuf")
 _UNSIGNED = (Datatype.UINT8, Datatype.UINT16, Datatype.UINT32, Datatype.UINT64)
 _SIGNED = (Datatype.INT8, Datatype.INT16, Datatype.INT32, Datatype.INT64)
+_NOT_FINITE = {
+    "nan": orjson.Fragment(b"NaN"),
+    "inf": orjson.Fragment(b"Infinity"),
+    "-inf": orjson.Fragment(b"-Infinity"),
+}
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -63,8 +68,8 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
 
     Args:
         tensor: The output.
-        exact: Whether strings that are no UTF-8 keep their bytes, which is no JSON, instead of losing what cannot be
-            read.
+        exact: Whether what JSON does not have is written as the reference writes it: strings that are no UTF-8 as
+            their bytes, instead of losing what cannot be read, and NaN and Infinity by their names, instead of null.
 
     Raises:
         InvalidRequestError: For FP16 and BF16.
@@ -81,7 +86,11 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
 
-    return np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).tolist()  # type: ignore[no-any-return]
+    array = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype])
+    elements: list[Any] = array.tolist()
+    if exact and array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [each if isfinite(each) else _NOT_FINITE[str(each)] for each in elements]
+    return elements
 
 
 def _readably(element: bytes) -> str:
@@ -156,13 +165,24 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
 
     try:
         array = np.array(data)
+        if array.dtype.kind == "f" and datatype in _UNSIGNED:  # numpy's choice where some are beyond the largest INT64
+            return _unsigned(array, [*flatten(data)])
         if array.dtype != object:
             return array
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
         pass
-    array = np.array([*flatten(data)])
+    elements = [*flatten(data)]
+    array = np.array(elements)
     if array.dtype == object:  # null, objects, or integers beyond 64 bits
         raise wrong_element(datatype)
+    return _unsigned(array, elements) if array.dtype.kind == "f" and datatype in _UNSIGNED else array
+
+
+def _unsigned(array: np.ndarray[Any, np.dtype[Any]], elements: list[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    if all(type(each) is int and each >= 0 for each in elements):
+        return np.array(elements, np.uint64)
     return array
 
 
