@@ -166,7 +166,7 @@ def _with_names_of_numbers(raw: bytes) -> object:
     except (ValueError, TypeError):
         return None
     else:
-        return document  # type: ignore[no-any-return]
+        return document
 
 
 def check_depth(text: bytes) -> None:
