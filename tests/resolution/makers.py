@@ -25,6 +25,7 @@ def resolve_m(
     backend: str = "python",
     runtime: str = "",
     filename: str = "",
+    platform: str = "",
     parameters: dict[str, str] | None = None,
     model_uri: str = "",
     **settings: Any,
@@ -32,7 +33,12 @@ def resolve_m(
     """Resolve model `m` among these files; the guest's are always there."""
     contents = dict(files) if isinstance(files, dict) else dict.fromkeys(files, b"")
     config = ModelConfig(
-        name="m", backend=backend, runtime=runtime, default_model_filename=filename, parameters=parameters or {}
+        name="m",
+        backend=backend,
+        platform=platform,
+        runtime=runtime,
+        default_model_filename=filename,
+        parameters=parameters or {},
     )
     return resolve(
         config,

@@ -59,6 +59,15 @@ def test_the_python_library_of_another_implementation_is_not_used_and_said_so():
     )
 
 
+def test_a_module_of_torch_is_not_served_by_itself_and_that_is_said():
+    (said,) = resolve_m({OWN}, platform="pytorch").notices
+    assert said == (
+        "platform 'pytorch' of model 'm' has no effect: '/repo/m/1/model.py' must define a TritonPythonModel, which may "
+        "make the torch.nn.Module in `initialize` and call it in `execute`"
+    )
+    assert resolve_m({OWN}, platform="mine").notices == ()
+
+
 @pytest.mark.parametrize(
     ("backend", "end"),
     [

@@ -27,6 +27,7 @@ _NATIVE = frozenset(
     {"dali", "fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm"},
 )
 _PYTHON_LIBRARY = "libtriton_python.so"
+_TORCH_PLATFORM = "pytorch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +120,22 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
             Step("backend", PYTHON, "naiad is this backend itself: no library is looked for", libraries),
             Step("model file", str(path), _why_filename(config), (look,)),
         ),
-        notices=tuple(
-            f"'{look.path}' belongs to another implementation of the Python backend and is not used"
-            for look in libraries
+        notices=(
+            *(
+                f"'{look.path}' belongs to another implementation of the Python backend and is not used"
+                for look in libraries
+            ),
+            *_platform_notices(config, path),
         ),
     )
+
+
+def _platform_notices(config: ModelConfig, path: Path) -> tuple[str, ...]:
+    # An experiment of Triton's: its Python backend looks for a torch.nn.Module in the file, and calls that.
+    if config.platform != _TORCH_PLATFORM:
+        return ()
+    rule = f"'{path}' must define a TritonPythonModel, which may make the torch.nn.Module in `initialize`"
+    return (f"platform '{_TORCH_PLATFORM}' of model '{config.name}' has no effect: {rule} and call it in `execute`",)
 
 
 def _why_filename(config: ModelConfig) -> str:
