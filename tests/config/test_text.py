@@ -120,7 +120,7 @@ def test_json_takes_enum_names_in_any_case_and_both_spellings_of_fields():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"name": "m",\n }', ":2:2: not JSON: Expecting property name enclosed in double quotes"),
+        ('{"name": "m",\n ?}', ":2:2: not JSON: Expecting property name enclosed in double quotes"),
         ("[]", ": a model configuration must be an object, not a list"),
         ('{"max_batchsize": 3}', ": ModelConfig has no field 'max_batchsize'; did you mean 'max_batch_size'?"),
         ('{"input": [{}, {"nam": "x"}]}', ": input[1]: ModelInput has no field 'nam'; did you mean 'name'?"),

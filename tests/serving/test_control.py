@@ -174,7 +174,9 @@ def test_a_change_of_what_many_models_share_is_one_of_each_of_them(tmp_path):
     backend.mkdir(parents=True)
     (models / "identity" / "1" / "model.py").rename(backend / "model.py")
     (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").symlink_to(sys.executable)
+    # No link: which environment a linked interpreter belongs to is not the same for every version.
+    (environment / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (environment / "bin" / "python").chmod(0o755)
     config = models / "identity" / "config.pbtxt"
     named = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}\n'
     config.write_text(config.read_text().replace('"python"', '"shared"') + named)
