@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -22,6 +23,7 @@ from naiad.engine.loading import Loader, LoadSettings
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
+from naiad.environments.ready import withheld
 from naiad.errors import NaiadError
 from naiad.frontends.log_settings import Log
 from naiad.lifecycle.restart import RestartPolicy
@@ -82,7 +84,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
 
 def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
-    for warning in options.warnings:  # here, as all that starts a server does
+    for warning in (*options.warnings, *withheld(os.environ)):  # here, as all that starts a server does
         logger.warning("%s", warning)
     for key in sorted(effective_settings(options.backend_configs, "python").keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)

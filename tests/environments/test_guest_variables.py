@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.ready import ReadyEnvironment, withheld
 
 FOREIGN = ReadyEnvironment(
     source=Path("/srv/env"),
@@ -28,6 +28,20 @@ HOST = replace(FOREIGN, source=None, is_host=True)
 )
 def test_what_belongs_to_the_hosts_python_does_not_reach_a_guest(environment, name):
     assert name not in environment.environ({name: "/host"})
+
+
+def test_what_models_do_not_get_is_said_with_what_to_do_instead():
+    path, library = withheld({"PYTHONPATH": "/srv/modules", "LD_PRELOAD": "/lib/libjemalloc.so", "HOME": "/home/me"})
+
+    assert path == (
+        "PYTHONPATH=/srv/modules does not reach models: put modules beside model.py, install them in the environment of "
+        "the model, or name their folder in a .pth file there"
+    )
+    assert library == (
+        "LD_PRELOAD=/lib/libjemalloc.so does not reach models: a model may load libraries itself, with "
+        "ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)"
+    )
+    assert list(withheld({"PYTHONPATH": "", "HOME": "/home/me", "PYTHONHASHSEED": "0"})) == []
 
 
 def test_what_belongs_to_nobodys_python_does():

@@ -47,6 +47,7 @@ def test_models_that_share_an_archive_unpack_it_once_and_answer_under_its_python
     assert answers["first"][3] == "clean"
     assert Path(answers["first"][0]).is_relative_to(tmp_path / "store")
     assert log.count("unpacking the environment") == 1
+    assert log.count(f"PYTHONPATH={tmp_path / 'extra'} does not reach models: ") == 1
     assert not list(repository.rglob("__pycache__"))
 
     with ServerProcess(repository, f"--env-store={tmp_path / 'store'}", **settings) as server:

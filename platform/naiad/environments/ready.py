@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,20 @@ _DROPPED = (
     # Lets a `python` started by the model go to the guest's bin, not to what pyenv's shims were told for the host.
     "PYENV_VERSION",
 )
+
+
+def withheld(base: Mapping[str, str]) -> Iterator[str]:
+    """Say which of the server's variables Triton's models would get, and what to do instead, as no model gets them."""
+    if base.get("PYTHONPATH"):
+        yield (
+            f"PYTHONPATH={base['PYTHONPATH']} does not reach models: put modules beside model.py, install them in the "
+            "environment of the model, or name their folder in a .pth file there"
+        )
+    if base.get("LD_PRELOAD"):
+        yield (
+            f"LD_PRELOAD={base['LD_PRELOAD']} does not reach models: a model may load libraries itself, with "
+            "ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
