@@ -13,6 +13,11 @@ from support.server import ServerProcess, wait_until
 from .written import CONFIG, RUNS_CODE, evaluate, write_model
 
 SAYS_B = RUNS_CODE.replace("repr(eval(code, globals()))", "'b'")
+LOADS_B = """
+def initialize(self, args):
+    if not pb_utils.is_model_ready(model_name="b", model_version="1"):
+        pb_utils.load_model(model_name="b")
+"""
 SCRATCH = json.dumps(
     {
         "backend": "python",
@@ -42,6 +47,15 @@ def test_a_model_loads_asks_about_and_unloads_another(server):
     assert evaluate(server, "a", "pb_utils.unload_model('b', unload_dependents=True)") == "None"
     wait_until(lambda: evaluate(server, "a", "pb_utils.is_model_ready('b')") == "False", "the end of b")
     assert server.get("/v2/models/b/ready").status == 400
+
+
+def test_a_model_that_was_never_loaded_is_not_ready_and_can_be_loaded_then(tmp_path):
+    write_model(tmp_path / "models", "b")
+    write_model(tmp_path / "models", "a", LOADS_B + RUNS_CODE)
+    with ServerProcess(tmp_path / "models", "--model-control-mode=explicit", work=tmp_path) as server:
+        assert server.post("/v2/repository/models/a/load").status == 200
+        assert evaluate(server, "a", "pb_utils.is_model_ready('b')") == "True"
+        assert evaluate(server, "a", "pb_utils.is_model_ready('b', '7')") == "False"
 
 
 def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
@@ -136,6 +150,8 @@ def test_clients_load_with_configuration_and_files_over_http_and_grpc(server, te
 
 def test_a_bad_configuration_in_a_request_leaves_everything_as_it_is(server):
     evaluate(server, "a", "pb_utils.load_model('b')")
+    # What other tests have unloaded may not have ended.
+    wait_until(lambda: b"UNLOADING" not in server.post("/v2/repository/index").body, "unloaded models to go")
     before = server.post("/v2/repository/index").json()
     for name in ("b", "never_seen"):
         for config in ({"name": "z"}, {"max_batch_size": -3}):

@@ -14,7 +14,8 @@ from typing import Any
 
 from naiad.engine.door import LATEST
 from naiad.engine.engine import Engine
-from naiad.errors import InvalidRequestError, NaiadError, NotReadyError
+from naiad.errors import Code, InvalidRequestError, NaiadError, NotReadyError
+from naiad.repository.layout import model_key
 from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
@@ -54,12 +55,22 @@ class ModelControl:
     def _ready(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         if not self._engine.is_started:
             raise NotReadyError("Server not ready")
-        version = version_number(fields.get("version", ""))
+        name, version = fields.get("name", ""), version_number(fields.get("version", ""))
 
         async def answer() -> str:
-            return "1" if await self._engine.check_ready(fields.get("name", ""), version) else "0"
+            try:
+                return "1" if await self._engine.check_ready(name, version) else "0"
+            except NaiadError as error:
+                # Models ask before they load another, so one that has only never been loaded is no error.
+                if error.code is Code.NOT_FOUND and await self._is_stored(name):
+                    return "0"
+                raise
 
         self._begin(worker, number, answer())
+
+    async def _is_stored(self, name: str) -> bool:
+        index = await self._engine.repository_index()
+        return any(name in {entry.name, model_key(entry.namespace, entry.name)} for entry in index)
 
     def _begin_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Begin *work*, which waits for other loads and unloads of *name*."""
