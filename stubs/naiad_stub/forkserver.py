@@ -175,5 +175,4 @@ def _begin(descriptors: List[int], inputs_size: int, outputs_size: int, server: 
         ("--host", server),
     ):
         arguments += [name, str(value)]
-    sys.argv[1:] = arguments
     return arguments

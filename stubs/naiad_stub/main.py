@@ -58,6 +58,8 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     channel.send(wire.pack(wire.Kind.HELLO, wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__))
     logger.sink = lambda level, file, line, text: channel.send(wire.pack(wire.Kind.LOG, level, file, line, text))
     spec = wire.unpack(wire.Kind.LOAD, channel.receive()[1])[0]  # nothing else comes before it
+    # As the reference has it. Libraries that read a command line would take ours for their own, and end us.
+    sys.argv[:] = [""]
     asking = Asking(channel, spec["instance_name"])
     control.server = control.ServerControl(asking)
     metrics.server = ServerMetrics(asking)

@@ -33,6 +33,10 @@ fail()
 MANY = 40
 
 SCENARIOS = {
+    "a command line is looked for": """
+        import argparse, sys
+        return [answer((sys.argv, vars(argparse.ArgumentParser().parse_args())) == ([""], {}))]
+        """,
     "results of calls are kept": """
         def ask(number):
             array = np.full(30000, number, np.float32)
