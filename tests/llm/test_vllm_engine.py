@@ -11,10 +11,23 @@ import signal
 from pathlib import Path
 
 import psutil
-from support.server import ServerProcess, wait_until
+from openai import OpenAI
+from support.server import ServerProcess, free_ports, wait_until
 
 from .asking import Stream, ask, events, joined, refusal
 from .conftest import add_model
+
+UPSTREAM = """
+max_batch_size: 0
+model_transaction_policy { decoupled: True }
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] },
+  { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
+"""
+"""The tensors that configurations for Triton's vLLM backend name: a prompt has to be there."""
 
 
 def guest(server: ServerProcess, model: str) -> psutil.Process:
@@ -108,9 +121,17 @@ def test_keys_of_other_releases_are_told_once(server: ServerProcess):
 
 
 def test_repositories_for_the_vllm_backend_are_served_as_they_are(tmp_path: Path, engines: Path):
-    add_model(tmp_path / "models", engines, "upstream", {"model": "some/model"}, backend="vllm")
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        assert ask(server, "upstream", text_input="hello", max_tokens=1)["text_output"] == "hello hello"
+    add_model(tmp_path / "models", engines, "upstream", {"model": "some/model"}, UPSTREAM, backend="vllm")
+    port = free_ports(1)[0]
+    with ServerProcess(tmp_path / "models", f"--openai-port={port}", work=tmp_path) as server:
+        answer = ask(server, "upstream", text_input="hello", stream=False, max_tokens=1)
+        assert answer["text_output"] == "hello hello"
+        with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=30) as client:
+            said = client.chat.completions.create(
+                model="upstream", messages=[{"role": "user", "content": "hello"}], max_tokens=1
+            )
+            assert said.choices[0].message.content
+            assert client.embeddings.create(model="upstream", input="one two").data[0].embedding
 
 
 def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: Path):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from naiad.frontends.http.json_tensors import pack_strings
 from naiad.frontends.openai.documents import Choice, Documents
+from naiad.frontends.openai.embeddings import embedding_request
 from naiad.frontends.openai.logprobs import Taken, for_completion
 from naiad.frontends.openai.questions import read_chat, read_completion
 from naiad.frontends.openai.tensors import Piece, requests_for
@@ -39,6 +43,28 @@ def test_tokens_are_counted_where_the_answer_says_how_many(given, counts):
         "return_num_input_tokens": counts,
         "return_num_output_tokens": counts,
     }
+
+
+def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_questions():
+    """As configurations for Triton's vLLM backend do: `text_input` and `stream` are there, and not optional."""
+    asked = ("text_input", "stream", "messages", "embedding_request")
+    kinds = dict.fromkeys(asked, "BYTES") | {"stream": "BOOL"}
+    chat = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}]}, None)
+    for required in (True, False):
+        model = dataclasses.replace(
+            MODEL,
+            inputs=tuple(
+                TensorMetadata(name=name, datatype=kinds[name], shape=(1,), required=required and name in asked[:2])
+                for name in asked
+            ),
+        )
+        (talk,) = requests_for(chat, model)
+        vectors = embedding_request({"model": "m", "input": "a"}, model)
+        for request, prompt in ((talk, "messages"), (vectors, "embedding_request")):
+            given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
+            assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())
+            assert given["stream"] == b"\0"
+            assert given.get("text_input", pack_strings([""])[0]) == pack_strings([""])[0]
 
 
 def test_parts_of_calls_that_a_model_did_not_number_are_numbered_by_their_order():

@@ -107,12 +107,18 @@ class ServedVersion(Protocol):
 def metadata_of(config: ModelConfig, version: int) -> ModelMetadata:
     """The inputs and outputs that a configuration names."""
     leading = (-1,) if config.max_batch_size > 0 else ()
-    inputs, outputs = (
-        tuple(
-            TensorMetadata(name=tensor.name, datatype=tensor.datatype.name, shape=leading + tensor.dims)
-            for tensor in tensors
+    inputs = tuple(
+        TensorMetadata(
+            name=tensor.name,
+            datatype=tensor.datatype.name,
+            shape=leading + tensor.dims,
+            required=not tensor.optional,
         )
-        for tensors in (config.inputs, config.outputs)
+        for tensor in config.inputs
+    )
+    outputs = tuple(
+        TensorMetadata(name=tensor.name, datatype=tensor.datatype.name, shape=leading + tensor.dims)
+        for tensor in config.outputs
     )
     return ModelMetadata(
         name=config.name,

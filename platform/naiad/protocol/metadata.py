@@ -39,12 +39,14 @@ class TensorMetadata:
 
     Attributes:
         labels: Names of the classes that an output's elements stand for; none for most.
+        required: Whether it is an input that no request may leave out.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     labels: tuple[str, ...] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

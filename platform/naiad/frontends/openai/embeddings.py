@@ -75,7 +75,7 @@ def embedding_request(given: Mapping[str, Any], metadata: ModelMetadata) -> Infe
     wanted: dict[str, Any] = {"input": given["input"]}
     if "dimensions" in given:
         wanted["pooling_params"] = {"dimensions": given["dimensions"]}
-    values = {EMBEDDING_REQUEST: fields.as_json(wanted), "return_num_input_tokens": True}
+    values = {EMBEDDING_REQUEST: fields.as_json(wanted), "stream": False, "return_num_input_tokens": True}
     return infer_request(metadata, values, {})
 
 

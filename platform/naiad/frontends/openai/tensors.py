@@ -97,6 +97,9 @@ def infer_request(
     metadata: ModelMetadata, values: Mapping[str, object], parameters: Mapping[str, Parameter]
 ) -> InferRequest:
     """An inference that gives the inputs *values*, those that the model has."""
+    if TEXT_INPUT not in values and any(tensor.name == TEXT_INPUT and tensor.required for tensor in metadata.inputs):
+        # Configurations written for Triton's vLLM backend insist on a prompt, which says nothing beside a conversation.
+        values = {**values, TEXT_INPUT: ""}
     tensors = [_input(tensor, values[tensor.name]) for tensor in metadata.inputs if tensor.name in values]
     return InferRequest(metadata.name, -1, tensors, parameters=parameters)
 
