@@ -222,6 +222,49 @@ def test_http_1_0_is_answered_once(client):
     assert client.is_ended_by_server()
 
 
+def test_connection_of_http_1_0_goes_on_where_the_client_wants_it_and_is_told_so(client):
+    for n in range(2):
+        client.send(request(IDENTITY, infer(n), "Connection: Keep-Alive", version="1.0"))
+        answer = client.read()
+        assert answer.headers.get_all("Connection") == ["keep-alive"]
+        assert data(answer) == [n]
+
+
+@pytest.mark.parametrize("how", [{"version": "1.0"}, {"version": "1.1"}], ids=["1.0", "1.1"])
+def test_answer_after_which_a_connection_ends_says_so(client, how):
+    client.send(request(IDENTITY, infer(1), *(["Connection: close"] if how["version"] == "1.1" else []), **how))
+    answer = client.read()
+    assert answer.headers.get_all("Connection") == ["close"]
+    assert data(answer) == [1]
+    assert client.is_ended_by_server()
+
+
+UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
+
+
+@pytest.mark.parametrize("size", [1, 100, 50_000], ids=["small", "sliced", "large"])
+@pytest.mark.parametrize("expect", [False, True], ids=["at once", "expect"])
+def test_client_that_offers_http_2_is_answered_in_http_1_and_the_connection_goes_on(client, size, expect):
+    """As `curl --http2` and Java's HttpClient do; they send the body after the wish all the same."""
+    values = [float(n) for n in range(size)]
+    for _ in range(2):
+        packet = request(IDENTITY, infer(*values), *UPGRADE, *(["Expect: 100-continue"] if expect else []))
+        head, end, body = packet.partition(b"\r\n\r\n")
+        client.send(head + end)
+        if expect:
+            assert client.read().status == 100
+        client.send(body)
+        assert data(client.read()) == values
+        if expect:
+            break
+
+
+def test_connect_is_refused_and_the_connection_goes_on(client):
+    client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n\r\n", request(IDENTITY, infer(1)))
+    assert client.read().status == 404
+    assert data(client.read()) == [1]
+
+
 def test_connection_close_ends_also_what_was_sent_ahead(server, client):
     client.send(request(LATER, infer(1), "Connection: close") + request(IDENTITY, infer(2)))
     assert data(client.read()) == [1]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from naiad.frontends.http.heads import Head
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, Request, error_text
+from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, Request, error_text, with_connection
 from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.http")
@@ -38,6 +38,7 @@ class Answering(Exchange):
         self._cancel = cancel
         self._transport: asyncio.Transport | None = None
         self._current: Request | None = None
+        self._has_begun = False  # to answer it, in parts
         self._ticket = -1
         self._further_tickets: list[int] = []
         self._resume: Callable[[], None] | None = None
@@ -70,18 +71,33 @@ class Answering(Exchange):
         else:
             self._further_tickets.append(ticket)
 
+    @staticmethod
+    def _told(request: Request, head: Buffer) -> Buffer:
+        """The head of a response that says what becomes of the connection, where clients would not expect that.
+
+        Those of HTTP/1.0, such as ab, keep one only where they are told so (RFC 9112, 9.3).
+        """
+        if request.keep_alive and request.may_chunk:
+            return head
+        return with_connection(head, keep_alive=request.keep_alive)
+
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Call *resume* when the client reads again, or will never."""
         self._resume = resume
 
     def write(self, part: Buffer) -> None:
         """Write a part of the response of the current request; nothing where the client went away."""
-        if self._transport is not None:
-            self._transport.write(part)
+        if self._transport is None:
+            return
+        if not self._has_begun and self._current is not None:
+            self._has_begun = True
+            part = self._told(self._current, part)
+        self._transport.write(part)
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Write the response of the current request, or the rest of it, and go on with the next."""
         current, self._current = self._current, None
+        has_begun, self._has_begun = self._has_begun, False
         self._ticket = -1
         self._resume = None
         if self._further_tickets:
@@ -89,6 +105,8 @@ class Answering(Exchange):
         transport = self._transport
         if transport is None or current is None:
             return
+        if not has_begun and not (current.keep_alive and current.may_chunk):
+            parts = [self._told(current, parts[0]), *parts[1:]]
         if current.method == "HEAD":
             parts = parts[:1]  # the length of what a GET would bring, without it (RFC 9110, 9.3.2)
         if len(parts) > 1 and sum(map(len, parts)) <= _JOINED:

@@ -17,7 +17,7 @@ from typing import cast
 import httptools
 
 from naiad.frontends.http.answering import Answering
-from naiad.frontends.http.heads import Head, HeadCache, Headers, parsed_head
+from naiad.frontends.http.heads import Head, HeadCache, Headers, parsed_head, without_upgrade
 from naiad.frontends.http.messages import Exchange, error_text
 from naiad.protocol.inference import Buffer
 
@@ -158,7 +158,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
 
     def _hand_to_parser(self, data: bytes, position: int) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        self._parse(data[position:])
+        self._parse(without_upgrade(data[position:]))
 
     def _begin_direct_body(self, head: Head, begun: memoryview) -> None:
         if head.body_size > self._limits.body_bytes:

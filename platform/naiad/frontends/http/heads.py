@@ -2,11 +2,16 @@
 
 A client that keeps its connection sends the same head again and again, so each distinct one is parsed once, by
 httptools, and looked up after that. Only heads that say all there is to know about the body are kept here: no
-transfer coding, no expectation, no upgrade. All others go through the parser every time.
+transfer coding, no expectation. All others go through the parser every time.
+
+Wishes to go on in another protocol are ignored, as servers may (RFC 9110, 7.8): `curl --http2` and Java's HttpClient
+ask for HTTP/2 with every first request, and are content with HTTP/1.1.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +21,8 @@ from naiad.frontends.access import PROPAGATED
 
 _KEPT = 1024
 _LONGEST = 4096
-_NEED_THE_PARSER = (b"transfer-encoding", b"expect", b"upgrade")
+_NEED_THE_PARSER = (b"transfer-encoding", b"expect")
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class Headers(dict[bytes, bytes]):
@@ -89,9 +95,15 @@ def propagated(headers: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
-    """The head that *parser* has read; *size* is that of the body."""
+    """The head that *parser* has read, and whose request it has not left; *size* is that of the body."""
     method = parser.get_method().decode()
     return Head(method, plain_path(url), headers, size, parser.should_keep_alive(), parser.get_http_version() != "1.0")
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """The beginning of a request without its wish for another protocol, after which the parser would read no body."""
+    end = data.find(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", data[:end]) + data[end:] if end >= 0 else data
 
 
 def plain_path(url: bytes) -> bytes:
@@ -103,10 +115,13 @@ def plain_path(url: bytes) -> bytes:
 
 
 class _Collector:
+    """Makes a head of what the parser says, while it still knows of a connection whether that goes on."""
+
     def __init__(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers = Headers()
-        self.is_complete = False
+        self.head: Head | None = None
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -115,18 +130,16 @@ class _Collector:
         self.headers.add(name, value)
 
     def on_headers_complete(self) -> None:
-        self.is_complete = True
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit() and not any(name in self.headers for name in _NEED_THE_PARSER):
+            self.head = parsed_head(self.parser, self.url, self.headers, int(length))
 
 
 def _parse(data: bytes) -> Head | None:
     collector = _Collector()
-    parser = httptools.HttpRequestParser(collector)
     try:
-        parser.feed_data(data)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        with contextlib.suppress(httptools.HttpParserUpgrade):
+            collector.parser.feed_data(data)
+    except httptools.HttpParserError:
         return None
-    headers = collector.headers
-    length = headers.get(b"content-length", b"0")
-    if not collector.is_complete or not length.isdigit() or any(name in headers for name in _NEED_THE_PARSER):
-        return None
-    return parsed_head(parser, collector.url, headers, int(length))
+    return collector.head

@@ -88,6 +88,14 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     return [head, *body]
 
 
+def with_connection(head: Buffer, *, keep_alive: bool) -> bytes:
+    """A status line and headers that also say whether the connection goes on, unless they do already."""
+    line, _, rest = bytes(head).partition(b"\r\n")
+    if b"\r\nConnection: " in head:
+        return bytes(head)
+    return b"%b\r\nConnection: %b\r\n%b" % (line, b"keep-alive" if keep_alive else b"close", rest)
+
+
 def stream_head(status: int, content_type: bytes, extra: bytes = b"", *, is_chunked: bool) -> bytes:
     """Status line and headers of a response in parts: chunks, or all that comes until the connection ends."""
     framing = b"Transfer-Encoding: chunked" if is_chunked else b"Connection: close"
