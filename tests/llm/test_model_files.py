@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,15 @@ def read(folder: Path, **document):
 
     (folder / "model.json").write_text(json.dumps(document))
     return settings.read(str(folder), {})
+
+
+def vllm_settings(folder: Path, kind: str, devices: str, **document):
+    """Settings of an instance of a kind, number 3, with the parameter `GPU_DEVICE_IDS`."""
+    from vllm_like import settings
+
+    (folder / "model.json").write_text(json.dumps({"model": "some/model", **document}))
+    instance = {"model_instance_kind": kind, "model_instance_device_id": "3"}
+    return settings.read(str(folder), instance, devices)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +94,68 @@ def test_weights_are_found_in_the_version_and_in_the_environment(tmp_path: Path,
     assert weights.find("env:w.gguf", "/nowhere", "model") == str(tmp_path / "w.gguf")
     with pytest.raises(ValueError, match="A relative path is relative to the version's directory"):
         weights.find("x.gguf", str(tmp_path), "model")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_set"), [("true", True), ("True", True), ("false", False), (True, True), (None, False)]
+)
+def test_flags_may_be_written_as_text(tmp_path: Path, given: object, is_set: bool):
+    (tmp_path / "multi_lora.json").write_text('{"poems": "."}')
+    made = read(tmp_path, model="a.gguf", enable_lora=given, disable_log_stats=given)
+    assert list(made.loras) == ["poems"][: int(is_set)]
+    assert made.flag("disable_log_stats") is is_set
+
+
+def test_adapters_of_vllm_may_be_names_of_a_hub_those_of_others_are_files(tmp_path: Path):
+    (tmp_path / "multi_lora.json").write_text('{"poems": "someone/poems", "here": "adapters"}')
+    (tmp_path / "adapters").mkdir()
+    made = read(tmp_path, model="some/model", enable_lora=True)
+    assert made.loras == {"poems": "someone/poems", "here": str(tmp_path / "adapters")}
+    with pytest.raises(ValueError, match=r"'poems' in multi_lora\.json is 'someone/poems', but there is no '"):
+        read(tmp_path, model="a.gguf", enable_lora=True)
+
+
+@pytest.mark.parametrize(("text", "needed", "visible"), [("0", 1, "0"), (" 2, 0 ", 2, "2,0"), ("0,1", 1, "0,1")])
+def test_models_over_several_gpus_may_be_given_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, needed: int, visible: str
+):
+    from vllm_like.engines import vllm_engine
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    given = vllm_settings(tmp_path, "MODEL", text, tensor_parallel_size=needed)
+    vllm_engine.choose_devices(given)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "visible"), [("MODEL", "", "before"), ("CPU", "1", "before"), ("GPU", "1", "3")]
+)
+def test_devices_are_chosen_for_models_of_kind_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, devices: str, visible: str
+):
+    from vllm_like.engines import vllm_engine
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    vllm_engine.choose_devices(vllm_settings(tmp_path, kind, devices))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("0,a", "it has to list numbers of GPUs of 0 or more, such as '0,2'"),
+        ("-1", "it has to list numbers of GPUs of 0 or more, such as '0,2'"),
+        ("1,0,1", "which lists 1 more than once"),
+        ("0,1,2", "which are 3; tensor_parallel_size times pipeline_parallel_size in model.json asks for 4"),
+    ],
+)
+def test_gpus_that_cannot_be_given_are_refused(tmp_path: Path, text: str, told: str):
+    from vllm_like.engines import vllm_engine
+
+    given = vllm_settings(tmp_path, "MODEL", text, tensor_parallel_size=2, pipeline_parallel_size=2)
+    with pytest.raises(ValueError, match="GPU_DEVICE_IDS is") as caught:
+        vllm_engine.choose_devices(given)
+    assert str(caught.value) == f"GPU_DEVICE_IDS is '{text}', {told}".replace("', it", "'; it")
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ class Service:
             raise ValueError("vLLM Triton backend must be configured to use decoupled model transaction policy")
         self._name = args["model_name"]
         self._numbers = itertools.count(1)
-        self._settings = settings.read(directory, args)
-        self._checks_health = _parameter(config, "ENABLE_VLLM_HEALTH_CHECK")
+        self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
+        self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
         self._engine = engines.start(self._settings, _log, _die)
         self._metrics = Metrics()
-        if _parameter(config, "REPORT_CUSTOM_METRICS") and not self._settings.arguments.get("disable_log_stats"):
+        if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
             labels = {"model": self._name, "version": args["model_version"]}
             if not self._metrics.open(labels, self._engine.max_model_len):
                 _log("the server shows no metrics, so there are none of this model")
@@ -93,10 +93,13 @@ class Service:
             _die("the engine is not healthy")
 
 
-def _parameter(config: Mapping[str, Any], name: str) -> bool:
+def _is_set(config: Mapping[str, Any], name: str) -> bool:
+    return _parameter(config, name).lower() in {"true", "yes", "1"}
+
+
+def _parameter(config: Mapping[str, Any], name: str) -> str:
     parameters: Dict[str, Any] = dict(config.get("parameters", {}))
-    value = parameters.get(name, {}).get("string_value", "")
-    return bool(value.lower() in {"true", "yes", "1"})
+    return str(parameters.get(name, {}).get("string_value", ""))
 
 
 def _log(text: str) -> None:

@@ -27,6 +27,7 @@ class Settings:
         chat_template: Its `chat_template`, as text.
         loras: Paths of adapters by name, of `multi_lora.json`.
         instance: The instance's arguments: `model_instance_kind` and so on.
+        devices: The parameter `GPU_DEVICE_IDS` of `config.pbtxt`.
     """
 
     engine: str
@@ -36,6 +37,11 @@ class Settings:
     chat_template: str = ""
     loras: Dict[str, str] = field(default_factory=dict)
     instance: Mapping[str, str] = field(default_factory=dict)
+    devices: str = ""
+
+    def flag(self, key: str) -> bool:
+        """Whether *key* is set; models for Triton's vLLM backend write it as text, too: `"true"`."""
+        return _flag(self.arguments, key)
 
     def find(self, key: str, default: Optional[str] = None) -> str:
         """The path that the value of *key* names.
@@ -68,7 +74,7 @@ class Settings:
             log(f"the engine {self.engine} has no use for these keys of {FILE}: {', '.join(ignored)}")
 
 
-def read(directory: str, instance: Mapping[str, str]) -> Settings:
+def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Settings:
     """The settings in a version's directory.
 
     Raises:
@@ -88,8 +94,9 @@ def read(directory: str, instance: Mapping[str, str]) -> Settings:
         arguments=arguments,
         options=options,
         chat_template=_template(document.get("chat_template", ""), directory),
-        loras=_loras(directory, arguments),
+        loras=_loras(directory, arguments, engine),
         instance=instance,
+        devices=devices,
     )
 
 
@@ -129,11 +136,18 @@ def _template(given: Any, directory: str) -> str:
     return Path(weights.find(given, directory, "chat_template")).read_text(encoding="utf-8")
 
 
-def _loras(directory: str, arguments: Mapping[str, Any]) -> Dict[str, str]:
+def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[str, str]:
     path = Path(directory, LORA_FILE)
-    if not arguments.get("enable_lora") or not path.is_file():
+    if not _flag(arguments, "enable_lora") or not path.is_file():
         return {}
     given = _read_json(path)
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise ValueError(f"'{path}' must hold one JSON object: paths of adapters by their names")
-    return {name: weights.find(value, directory, name) for name, value in given.items()}
+    if engine == "vllm":
+        return {name: weights.file_or_name(value, directory, name, LORA_FILE) for name, value in given.items()}
+    return {name: weights.find(value, directory, name, LORA_FILE) for name, value in given.items()}
+
+
+def _flag(arguments: Mapping[str, Any], key: str) -> bool:
+    value = arguments.get(key)
+    return value.lower() == "true" if isinstance(value, str) else bool(value)

@@ -21,6 +21,10 @@ _CANCEL_SECONDS = 0.05
 _HEALTH_SECONDS = 10.0
 _END_SECONDS = 30.0
 _KIND_GPU = "GPU"
+_KIND_MODEL = "MODEL"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager")
+"""Those that models for Triton's vLLM backend write as text: vLLM would take "false" for true."""
 
 
 def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:
@@ -30,7 +34,7 @@ def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], 
         ValueError: If it is not there, or the settings are wrong.
     """
     keys.refuse_unknown(settings.options, (), "'engine_options' in model.json")
-    _choose_device(settings)
+    choose_devices(settings)
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
     except ImportError as error:
@@ -43,17 +47,45 @@ def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], 
     return VllmEngine(settings, AsyncEngineArgs(**arguments), died)
 
 
-def _choose_device(settings: Settings) -> None:
-    """Give an instance of KIND_GPU its own device; has to be done before vLLM is imported."""
-    instance = settings.instance
-    if instance.get("model_instance_kind") != _KIND_GPU:
-        return
-    if settings.number("tensor_parallel_size", 1) > 1 or settings.number("pipeline_parallel_size", 1) > 1:
+def choose_devices(settings: Settings) -> None:
+    """Give an instance its devices: one of KIND_GPU its own, one of KIND_MODEL those of `GPU_DEVICE_IDS`.
+
+    Has to be done before vLLM is imported.
+
+    Raises:
+        ValueError: If there cannot be such devices, or they are not as many as the model needs.
+    """
+    kind = settings.instance.get("model_instance_kind")
+    if kind == _KIND_GPU:
+        if _devices_needed(settings) > 1:
+            raise ValueError(
+                "KIND_GPU is for models on one GPU; with tensor_parallel_size or pipeline_parallel_size above 1, use "
+                "KIND_MODEL in the model's config.pbtxt"
+            )
+        os.environ[_VISIBLE] = settings.instance.get("model_instance_device_id", "0")
+    elif kind == _KIND_MODEL and settings.devices:
+        os.environ[_VISIBLE] = ",".join(map(str, _device_ids(settings.devices, _devices_needed(settings))))
+
+
+def _devices_needed(settings: Settings) -> int:
+    return settings.number("tensor_parallel_size", 1) * settings.number("pipeline_parallel_size", 1)
+
+
+def _device_ids(text: str, needed: int) -> List[int]:
+    """The GPUs that `GPU_DEVICE_IDS` lists; a model that is divided among several has to be given all it needs."""
+    listed = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in listed):
+        raise ValueError(f"GPU_DEVICE_IDS is '{text}'; it has to list numbers of GPUs of 0 or more, such as '0,2'")
+    ids = [int(part) for part in listed]
+    twice = sorted({one for one in ids if ids.count(one) > 1})
+    if twice:
+        raise ValueError(f"GPU_DEVICE_IDS is '{text}', which lists {', '.join(map(str, twice))} more than once")
+    if needed > 1 and len(ids) != needed:
         raise ValueError(
-            "KIND_GPU is for models on one GPU; with tensor_parallel_size or pipeline_parallel_size above 1, use "
-            "KIND_MODEL in the model's config.pbtxt"
+            f"GPU_DEVICE_IDS is '{text}', which are {len(ids)}; tensor_parallel_size times pipeline_parallel_size "
+            f"in model.json asks for {needed}"
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = instance.get("model_instance_device_id", "0")
+    return ids
 
 
 def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], None]) -> Dict[str, Any]:
@@ -65,12 +97,11 @@ def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], No
     arguments = {key: value for key, value in settings.arguments.items() if key in known}
     for key in ("model", "tokenizer"):
         name = arguments.get(key)
-        if not isinstance(name, str):
-            continue
-        # Where there is no such file it is a name of a hub, which is vLLM's matter.
-        path = weights.locate(name, settings.directory, key)
-        if name.startswith((weights.PACKAGE, weights.ENVIRONMENT)) or os.path.exists(path):  # noqa: PTH110
-            arguments[key] = path
+        if isinstance(name, str):
+            arguments[key] = weights.file_or_name(name, settings.directory, key)
+    for key in _FLAGS:
+        if key in arguments:
+            arguments[key] = settings.flag(key)
     return arguments
 
 
@@ -80,7 +111,7 @@ class VllmEngine(Engine):
     def __init__(self, settings: Settings, engine_args: Any, died: Callable[[str], None]) -> None:
         self._settings = settings
         self._died = died
-        self.loras: Optional[Sequence[str]] = list(settings.loras) if settings.arguments.get("enable_lora") else None
+        self.loras: Optional[Sequence[str]] = list(settings.loras) if settings.flag("enable_lora") else None
         if self.loras == []:
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}

@@ -88,7 +88,7 @@ class LlamaEngine(Engine):
         self._max_logprobs = settings.number("max_logprobs", 20, least=0)
         self._seed = settings.arguments.get("seed")
         self._embeds = _is_for_embeddings(settings)
-        self.loras = list(settings.loras) if settings.arguments.get("enable_lora") else None
+        self.loras = list(settings.loras) if settings.flag("enable_lora") else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
         parameters = self._parameters(settings, path, slots)
         self._server = _load(xllamacpp, parameters)

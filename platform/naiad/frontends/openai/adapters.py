@@ -18,7 +18,7 @@ _SETTINGS, _ADAPTERS = "model.json", "multi_lora.json"
 def adapter_names(version: Path) -> tuple[str, ...]:
     """Names of the adapters in a version's folder, in their order there; none for a model without. Reads files."""
     settings, adapters = (_object(version / name) for name in (_SETTINGS, _ADAPTERS))
-    return tuple(adapters) if settings.get("enable_lora") else ()
+    return tuple(adapters) if str(settings.get("enable_lora")).lower() == "true" else ()
 
 
 def _object(file: Path) -> dict[str, Any]:
