@@ -50,7 +50,15 @@ def test_unknown_keys_are_all_named_with_the_nearest(tmp_path: Path):
 
 
 def test_keys_of_every_release_of_vllm_are_known(tmp_path: Path):
-    given = {"disable_log_requests": True, "enforce_eager": True, "swap_space": 4, "max_num_scheduled_tokens": 64}
+    given = {
+        "disable_log_requests": True,
+        "enforce_eager": True,
+        "swap_space": 4,
+        "max_num_scheduled_tokens": 64,
+        "ngram_prompt_lookup_max": 4,
+        "calculate_kv_scales": True,
+        "image_token_id": 1,
+    }
     assert read(tmp_path, model="a.gguf", **given).arguments
 
 
