@@ -255,8 +255,12 @@ def test_client_that_offers_http_2_is_answered_in_http_1_and_the_connection_goes
             assert client.read().status == 100
         client.send(body)
         assert data(client.read()) == values
-        if expect:
-            break
+
+
+def test_client_that_offers_http_2_may_send_chunks(client):
+    for n in range(3):
+        client.send(chunked(IDENTITY, infer(n), 20, *UPGRADE))
+        assert data(client.read()) == [n]
 
 
 def test_connect_is_refused_and_the_connection_goes_on(client):

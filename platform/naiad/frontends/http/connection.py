@@ -1,7 +1,7 @@
 """HTTP/1.1 on a raw asyncio protocol: bytes in, whole requests out. How they are answered: `answering`.
 
 httptools parses, each distinct head once (`heads`). Requests that need more than their head to be understood (chunked
-bodies, `Expect`) go through the parser as a whole, and so does everything after them on that connection.
+bodies, `Expect`) go through the parser as a whole, and so does what comes in one piece with them.
 
 Large bodies are read straight into one buffer of their size, which the engine then copies from. The buffer is kept for
 the connection's next large body.
@@ -85,6 +85,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._header_size = 0
         self._head_received = 0
         self._is_in_head = False
+        self._is_whole = False
         self._chunks: list[bytes] = []
         self._received = 0
         self._direct: bytearray | None = None
@@ -183,6 +184,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
                 self._head_received += len(data)
                 if self._head_received > self._limits.header_bytes + BUFFER:
                     self._refuse_header()
+            elif self._is_whole:
+                self._parser = None  # what follows is understood by its head again
         except httptools.HttpParserUpgrade:
             self._refuse(501, "protocol upgrades are not supported")
         except httptools.HttpParserError as problem:
@@ -232,6 +235,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         """A request is whole."""
+        self._is_whole = True
         body: Buffer
         if self._direct is not None:
             body = memoryview(self._direct)[: self._received]
@@ -261,7 +265,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._direct = self._direct_view = None
         if head is None:
             head = self._parsed_head()
-            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
+            self._parser = None  # it still waits for this body
         self._arrived(head, body)
 
     def _count_header(self, size: int) -> None:
