@@ -263,6 +263,15 @@ def test_client_that_offers_http_2_may_send_chunks(client):
         assert data(client.read()) == [n]
 
 
+def test_json_may_end_like_strings_of_c_do(client):
+    for body in (infer(1) + b"\0", infer(1) + b"\0\0\0"):
+        client.send(request(IDENTITY, body))
+        assert data(client.read()) == [1]
+    client.send(request(IDENTITY, b"\0"))
+    answer = client.read()
+    assert (answer.status, answer.json()["error"][:46]) == (500, "failed to parse the request JSON buffer: Input")
+
+
 def test_connect_is_refused_and_the_connection_goes_on(client):
     client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n\r\n", request(IDENTITY, infer(1)))
     assert client.read().status == 404

@@ -142,6 +142,8 @@ def parse_json(
         InvalidRequestError: If it is none, or is nested deeper than 100 levels.
     """
     raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # which editors of Windows write
+    if raw.endswith(b"\0"):
+        raw = raw.rstrip(b"\0")  # of C programs that send their strings as they lie in memory
     check_depth(raw)
     try:
         document = orjson.loads(raw)
