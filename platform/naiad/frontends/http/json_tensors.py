@@ -54,7 +54,7 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     if array.size != prod(shape):
         raise _shape_mismatch()
     if array.size and not _fits(array, data, datatype):
-        raise wrong_element(datatype)
+        raise _wrong_element(datatype)
     import numpy as np  # here: see `protocol.numpy_types`
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
@@ -117,8 +117,7 @@ def split_strings(data: Buffer) -> Iterator[bytes]:
         position += length
 
 
-def wrong_element(datatype: Datatype) -> MalformedRequestError:
-    """The error for an element that is not what JSON gives for *datatype*."""
+def _wrong_element(datatype: Datatype) -> MalformedRequestError:
     return MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
 
 
@@ -165,23 +164,16 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
 
     try:
         array = np.array(data)
-        if array.dtype.kind == "f" and datatype in _UNSIGNED:  # numpy's choice where some are beyond the largest INT64
-            return _unsigned(array, [*flatten(data)])
-        if array.dtype != object:
+        # Floats are numpy's choice, too, for unsigned integers of which some are beyond the largest INT64.
+        if array.dtype != object and not (array.dtype.kind == "f" and datatype in _UNSIGNED):
             return array
     except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
         pass
     elements = [*flatten(data)]
     array = np.array(elements)
     if array.dtype == object:  # null, objects, or integers beyond 64 bits
-        raise wrong_element(datatype)
-    return _unsigned(array, elements) if array.dtype.kind == "f" and datatype in _UNSIGNED else array
-
-
-def _unsigned(array: np.ndarray[Any, np.dtype[Any]], elements: list[Any]) -> np.ndarray[Any, np.dtype[Any]]:
-    import numpy as np  # here: see `protocol.numpy_types`
-
-    if all(type(each) is int and each >= 0 for each in elements):
+        raise _wrong_element(datatype)
+    if array.dtype.kind == "f" and datatype in _UNSIGNED and all(type(each) is int and each >= 0 for each in elements):
         return np.array(elements, np.uint64)
     return array
 
