@@ -42,6 +42,9 @@ class Owner:
     def answered(self, worker, answer, started, ended):
         self.answers.append(answer)
 
+    def is_pressed(self, took_ns):
+        return False
+
     def batch_done(self, worker, batch, started, ended):
         self.done.append(tuple(batch.keys))
 

@@ -32,6 +32,28 @@ def test_guest_answers_what_it_is_sent(tmp_path):
     assert not is_running(run(serve()).pid)
 
 
+@pytest.mark.parametrize("is_pressed", [False, True])
+def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path, is_pressed):
+    async def serve():
+        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        owner.is_pressed, reports = lambda _: is_pressed, []
+        owner.answered = lambda worker, answer, *_: reports.append(answer.key)
+
+        def done(worker, batch, *_):
+            reports.append("done")
+            if batch.keys == [1, 2]:
+                worker.execute([(3, request(3))], 1)
+
+        owner.batch_done = done
+        worker.execute([(1, request(1)), (2, request(2))], 2)
+        await until(lambda: len(reports) == 5, "two batches")
+        await worker.stop(10)
+        assert (worker.batches, worker.open) == ({}, set())
+        return reports
+
+    assert run(serve()) == (["done", 1, 2, "done", 3] if is_pressed else [1, 2, "done", 3, "done"])
+
+
 DIES = """
 def execute(self, requests):
     value = pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()[0]

@@ -43,6 +43,9 @@ _MOST_AHEAD = 16
 _LEAST_PACE_NS = _AHEAD_NS // _MOST_AHEAD
 _UNKNOWN_PACE_NS = 1_000_000_000
 """An instance may hold as many requests as it works off in a millisecond (see `scheduling.fifo`)."""
+_HURRIED_NS = 2_500_000
+"""Where `execute` takes longer, a guest hears of its next work before its answers are made. Where it is shorter, the
+guest would only take the processor from the clients that the answers wake, and have smaller batches."""
 
 _ALL_RESPONSES = 1 << 40
 _TRIMS = 2
@@ -83,6 +86,7 @@ class Traffic:
         self._states = StateOutputs(config, states) if states else None
         self._prepares = config.decoupled or self._reshape.is_needed or bool(states)
         self._waits = not isinstance(self._scheduler, FifoScheduler)
+        self._is_sequential = isinstance(self._scheduler, SequenceScheduler)
         groups = instance_groups(config)
         self._is_limited = limiter is not None and any(group.HasField("rate_limiter") for group in groups.values())
         self._dispatcher: Dispatcher
@@ -290,6 +294,13 @@ class Traffic:
         message = f"model '{self.config.name}' rescheduled a request, {problem}"
         logger.error("%s", message)
         self._fail([pending], ModelError(message))
+
+    def is_pressed(self, took_ns: int) -> bool:
+        """Whether requests wait, and the guest loses more by waiting for answers to be made than it costs to hurry.
+
+        What follows in a sequence may depend on the answers before it.
+        """
+        return took_ns >= _HURRIED_NS and not self._is_sequential and self._scheduler.waiting_count > 0
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""

@@ -41,6 +41,10 @@ class _Listener:
         """Nothing is traced."""
         return None
 
+    def is_pressed(self, took_ns: int) -> bool:  # noqa: ARG002
+        """Nothing waits."""
+        return False
+
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 

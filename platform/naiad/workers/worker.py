@@ -9,22 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad_stub import wire
 
-from naiad.errors import GuestDiedError, NaiadError, OutOfMemoryError, ProtocolError
+from naiad.errors import GuestDiedError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferRequest, InferResponse, Trace
-from naiad.workers.calls import Call, CallReader, error_result, result_block, write_result
+from naiad.workers.calls import Call, CallReader
 from naiad.workers.channel import Channel
-from naiad.workers.exchange import CODES, Answer, Batch, Interface, pack_returned, read_responses, write_execute
+from naiad.workers.exchange import (
+    CODES,
+    Answer,
+    Batch,
+    Interface,
+    Responses,
+    pack_returned,
+    read_responses,
+    write_execute,
+)
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.pulse import pulse_of
 from naiad.workers.readiness import ReadinessQuestions
+from naiad.workers.results import Results
 from naiad.workers.startup import Startup
 
 logger = logging.getLogger("naiad.workers")
@@ -32,8 +41,6 @@ logger = logging.getLogger("naiad.workers")
 _EXIT_SECONDS = 1.0
 """How long a guest may live on without its channel: one that is ending should end with its own exit code."""
 _WANT_RELEASE_SECONDS = 0.001
-_SMALL_BLOCKS = 1 << 20
-"""Bytes of input blocks that a guest may give back only together with others: nothing waits for these alone."""
 _RETURNED_LIMIT = 64  # output blocks waiting to be told to the guest before a message of their own tells them
 
 
@@ -45,6 +52,9 @@ class Owner(Protocol):
 
     def trace_of(self, key: int) -> Trace | None:
         """The trace of a request that has not its last answer."""
+
+    def is_pressed(self, took_ns: int) -> bool:
+        """Whether `batch_done` comes before the answers of a batch that took so long: it brings the next work."""
 
     def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
@@ -125,9 +135,8 @@ class Worker:
         self._last_sent = 0  # the batch that was the last message sent
         self._is_gone = False
         self._is_wanted = False  # the guest waits for room in its output segment
-        self._kept: dict[int, None] = {}  # input blocks that the model still refers to
         self._calls = CallReader(spec.name)
-        self._results: deque[tuple[int, InferResponse | None, bool]] = deque()  # that wait for room
+        self._results = Results(self.memory, self._send)
 
     @property
     def is_starting(self) -> bool:
@@ -232,8 +241,7 @@ class Worker:
 
     def result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """Hand the model a response to one of its calls; kept here while its input segment is full."""
-        if self._results or not self._send_result(number, response, final):
-            self._results.append((number, response, final))
+        self._results.put(number, response, final)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Answer a question of the model."""
@@ -277,56 +285,36 @@ class Worker:
             self._condemn(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
-        number, done, kept, started, ended, answers = read_responses(payload, self._interface, self.memory)
-        for answer in answers:
+        read = read_responses(payload, self._interface, self.memory)
+        if read.done and self._owner.is_pressed(read.ended - read.started):
+            self._end_batch(read)
+            self._pass_on(read)
+        else:
+            self._pass_on(read)
+            if read.done:
+                self._end_batch(read)
+        if len(self.memory.returned) > _RETURNED_LIMIT:
+            self._tell_returned()
+
+    def _pass_on(self, read: Responses) -> None:
+        for answer in read.answers:
             if answer.key not in self.open:
                 continue  # two threads of the model answered at once, or after its sender was ended for it
             if answer.final or answer.again:
                 self.open.discard(answer.key)
-            self._owner.answered(self, answer, started, ended)
-        if done:
-            batch = self.batches.pop(number, None)
-            if batch is None:
-                raise ProtocolError(f"an answer to batch {number}, which is not in flight")
-            if batch.block >= 0:
-                if kept:
-                    self._kept[batch.block] = None
-                else:
-                    self.memory.inputs.release(batch.block)
-            self._owner.batch_done(self, batch, started, ended)
-            self._retry_results()
-        if len(self.memory.returned) > _RETURNED_LIMIT:
-            self._tell_returned()
+            self._owner.answered(self, answer, read.started, read.ended)
 
-    def _send_result(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001
-        """Send a RESULT; False where there is no room for its outputs now."""
-        if self._is_gone:
-            return True
-        in_use = self.memory.inputs.in_use
-        try:
-            data = write_result(number, response, final, self.memory)
-        except OutOfMemoryError as error:
-            if in_use > _SMALL_BLOCKS:
-                return False
-            data = error_result(number, error.message, error.code)
-        else:
-            block = result_block(data)
-            if block >= 0:
-                self._kept[block] = None
-        self._send(data)
-        return True
-
-    def _retry_results(self) -> None:
-        while self._results and self._send_result(*self._results[0]):
-            self._results.popleft()
-
-    def _take_back(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            if block not in self._kept:
-                raise ProtocolError(f"it gave back an input block at {block} that it does not hold")
-            del self._kept[block]
-            self.memory.inputs.release(block)
-        self._retry_results()
+    def _end_batch(self, read: Responses) -> None:
+        batch = self.batches.pop(read.number, None)
+        if batch is None:
+            raise ProtocolError(f"an answer to batch {read.number}, which is not in flight")
+        if batch.block >= 0:
+            if read.kept:
+                self._results.keep(batch.block)
+            else:
+                self.memory.inputs.release(batch.block)
+        self._owner.batch_done(self, batch, read.started, read.ended)
+        self._results.retry()
 
     def _tell_returned(self) -> None:
         if self.memory.returned:
@@ -343,7 +331,7 @@ class Worker:
                 self._is_wanted = True
                 self._want_release()
         elif kind == wire.Kind.GIVE_BACK:
-            self._take_back(*fields)
+            self._results.take_back(*fields)
         elif kind in _SERVICES:
             getattr(self._services, _SERVICES[kind])(self, *fields)
         elif self._startup is not None:
@@ -361,6 +349,7 @@ class Worker:
 
     def _gone(self, status: int) -> None:
         self._is_gone = True
+        self._results.close()
         if self._channel is not None:
             self._channel.drain()  # answers that arrived with the end still count
             if self._channel.was_cut and self._last_sent in self.batches:
