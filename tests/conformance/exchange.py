@@ -54,10 +54,10 @@ def _readable(response: http.client.HTTPResponse, body: bytes) -> Answer:
         # The length itself depends on spaces in JSON; that it is right shows in both parts' being readable.
         body, tail = body[: int(header_length)], body[int(header_length) :]
         answer["tail"] = tail.hex()
+    if response.status == http.HTTPStatus.OK:
+        # With an error the reference says text/plain or JSON by chance of the code path; no client looks.
+        answer["content_type"] = response.getheader("Content-Type")
     if body:
-        if response.status == http.HTTPStatus.OK:
-            # With an error the reference says text/plain or JSON by chance of the code path; no client looks.
-            answer["content_type"] = response.getheader("Content-Type")
         try:
             answer["json"] = json.loads(body)
         except ValueError:

@@ -196,6 +196,7 @@ WRONG = [
     _infer("a reserved parameter", infer(*TYPED, parameters={"triton_secret": {"int64_param": 1}})),
     _infer("priority that is text", infer(*TYPED, parameters={"priority": {"string_param": "high"}})),
     _infer("timeout that is text", infer(*TYPED, parameters={"timeout": {"string_param": "long"}})),
+    _infer("sequence_id of 129 characters", infer(*TYPED, parameters={"sequence_id": {"string_param": "x" * 129}})),
     _infer("sequence_id that is a bool", infer(*TYPED, parameters={"sequence_id": {"bool_param": True}})),
     _infer("sequence_start that is a number", infer(*TYPED, parameters={"sequence_start": {"int64_param": 1}})),
     _infer("a decoupled model", infer(of("COUNT", 1, datatype="INT32", int_contents=[1]), model="decoupled")),

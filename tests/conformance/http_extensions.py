@@ -43,6 +43,8 @@ CASES = [
     posted("a trace rate that is a number", _TRACE, {"trace_rate": 5}),
     posted("a trace rate that is none", _TRACE, {"trace_rate": "x"}),
     posted("a level without a file", _TRACE, {"trace_level": ["TIMESTAMPS"]}),
+    Case(name="unregistering all regions", path="/v2/systemsharedmemory/unregister"),
+    Case(name="unregistering all CUDA regions", path="/v2/cudasharedmemory/unregister"),
     Case(name="regions", method="GET", path="/v2/systemsharedmemory/status"),
     Case(name="an unknown region", method="GET", path="/v2/systemsharedmemory/region/r/status"),
     Case(name="an unknown CUDA region", method="GET", path="/v2/cudasharedmemory/region/r/status"),

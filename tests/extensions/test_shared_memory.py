@@ -212,6 +212,17 @@ def test_no_tensor_lies_outside_its_region(client, api, region, where, text, sta
         assert status_is(error, *statuses)
 
 
+def test_a_region_that_is_not_there_is_what_is_wrong_whatever_else_is_missing(both):
+    nowhere = {"shared_memory_region": "q"}
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [4]}
+    for document in (
+        {"inputs": [{**tensor, "parameters": nowhere}]},
+        {"inputs": [{**tensor, "data": [1, 2, 3, 4]}], "outputs": [{"name": "OUTPUT0", "parameters": nowhere}]},
+    ):
+        status, answer = both.http("POST", "/v2/models/identity/infer", document)
+        assert (status, answer) == (404, {"error": "Unable to find shared memory region: 'q'"})
+
+
 def test_an_output_that_does_not_fit_is_an_error_and_writes_nothing(client, api, region):
     key, handle = region
     shm.set_shared_memory_region(handle, [FOUR])

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from math import prod
 
 from naiad.config.model import ModelConfig, TensorConfig
-from naiad.errors import InvalidRequestError
+from naiad.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 
 _ID_LIMIT = 0xFFFE
+_CORRELATION_ID_LIMIT = 128
 _DIMENSIONS_LIMIT = 32
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -55,6 +56,11 @@ class RequestCheck:
         Raises:
             InvalidRequestError: With the first thing that is wrong.
         """
+        correlation = request.correlation_id
+        if isinstance(correlation, str) and len(correlation.encode("utf-8", "replace")) > _CORRELATION_ID_LIMIT:
+            raise UnsupportedRequestError(
+                f"string correlation ID cannot be longer than {_CORRELATION_ID_LIMIT} characters"
+            )
         if request.requested_outputs:
             self._check_outputs(request)
         inputs = request.inputs

@@ -189,6 +189,14 @@ class ClientRegions:
         region.view(offset, byte_size)
         return Place(region, offset, byte_size)
 
+    def check(self, name: str) -> None:
+        """Refuse a region that is not there.
+
+        Raises:
+            NaiadError: If it is not, or clients may have none.
+        """
+        self._find(name)
+
     def _find(self, name: str) -> Region:
         self.check_allowed()
         region = self._regions.get(name)

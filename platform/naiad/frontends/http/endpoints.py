@@ -221,14 +221,14 @@ class Endpoints:
 
     async def _load(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         await self._engine.load(route.name, _load_parameters(exchange.request.body))
-        return response(200, [], b"")
+        return response(200, [])
 
     async def _unload(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
         body = exchange.request.body
         parameters = parse_json(body).get("parameters", {}) if body else {}
         dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
         await self._engine.unload(route.name, unload_dependents=dependents)
-        return response(200, [], b"")
+        return response(200, [])
 
     def _later(self, exchange: Exchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
         async def run() -> None:
@@ -291,7 +291,7 @@ class InferSink:
 
 
 def _health(is_well: bool) -> Sequence[Buffer]:  # noqa: FBT001 - its only argument
-    return response(200 if is_well else 400, [], b"")
+    return response(200 if is_well else 400, [], b"text/plain")
 
 
 def _load_parameters(body: Buffer) -> dict[str, str | bytes]:

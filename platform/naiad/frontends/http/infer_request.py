@@ -246,17 +246,17 @@ def _parse_inputs(
 def _parse_input(
     entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
 ) -> tuple[InputTensor, int]:
+    parameters = json_object(entry.get("parameters", {}), "parameters")
+    size = parameters.get("binary_data_size")
+    _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
     name = string(entry, "name")
     type_name = string(entry, "datatype")
     datatype = BY_NAME.get(type_name)
     shape = _parse_shape(entry)
     if datatype is None:
         raise InvalidRequestError(f"invalid datatype for input {name}")
-    parameters = json_object(entry.get("parameters", {}), "parameters")
-    size = parameters.get("binary_data_size")
-    _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
     if size is None and "data" not in entry:
-        return InputTensor(name, datatype, shape, regions.view(*parse_place(parameters))), offset
+        return InputTensor(name, datatype, shape, regions.view(*parse_place(parameters, regions))), offset
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:

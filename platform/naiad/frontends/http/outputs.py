@@ -67,7 +67,7 @@ def _parse_output(name: str, parameters: Mapping[str, Any], plan: OutputPlan, re
         wishes.classes[name] = count
     if has_region:
         _check_region_alone(is_binary=plan.binary[name], has_classes=bool(count))
-        wishes.places[name] = regions.place(*parse_place(parameters))
+        wishes.places[name] = regions.place(*parse_place(parameters, regions))
     plan.wishes = wishes or None
 
 
@@ -78,14 +78,16 @@ def _check_region_alone(*, is_binary: bool, has_classes: bool) -> None:
         raise InvalidRequestError("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
-def parse_place(parameters: Mapping[str, Any]) -> tuple[str, int, int]:
+def parse_place(parameters: Mapping[str, Any], regions: ClientRegions) -> tuple[str, int, int]:
     """Region, offset and size that the parameters of a tensor name.
 
     Raises:
         MalformedRequestError: If one has the wrong type.
+        NaiadError: If there is no such region, where that is all that can be told.
     """
     region = text(parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': ")
     offset = unsigned(parameters.get("shared_memory_offset", 0), "Unable to parse 'shared_memory_offset': ")
-    # The reference takes what its memory happens to hold where the size is missing.
+    if "shared_memory_byte_size" not in parameters:  # the reference then takes what its memory happens to hold
+        regions.check(region)
     size = unsigned(parameters.get("shared_memory_byte_size"), "Unable to parse 'shared_memory_byte_size': ")
     return region, offset, size

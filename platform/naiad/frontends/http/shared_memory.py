@@ -29,7 +29,7 @@ def answer_shared_memory(exchange: Exchange, route: Route, regions: ClientRegion
         _register(route.name, exchange.request.body, regions)
     else:
         regions.register_cuda(route.name)
-    return response(200, [], b"")
+    return response(200, [])
 
 
 def _status(name: str, regions: ClientRegions, *, is_system: bool) -> list[dict[str, str | int]]:
