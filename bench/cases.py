@@ -32,6 +32,7 @@ LOADS["identity-http-64KB-16"] = Load(model="identity_64KB", protocol="http", co
 BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-16"
 LOADS |= {
     BATCHED: Load(model="batched", protocol="http", concurrency=64),
+    "dynamic-5ms-http-64": Load(model="batched_5ms", protocol="http", concurrency=64),
     "dynamic-grpc-64": Load(model="batched", protocol="grpc", concurrency=64),
     "ensemble-http-4": Load(model="ensemble", protocol="http", concurrency=4),
     ENSEMBLE: Load(model="ensemble", protocol="http", concurrency=16),

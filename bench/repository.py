@@ -98,6 +98,10 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", part)]))
         return responses
 """
+# As long as on an accelerator, and meanwhile the processors are others'.
+BATCHED_5MS = BATCHED.replace("import numpy", "import time\n\nimport numpy", 1).replace(
+    "        arrays = ", "        time.sleep(0.005)\n        arrays = ", 1
+)
 DYNAMIC = "max_batch_size: 64\ndynamic_batching { }\n"
 STEPS = ("INPUT0", "first", "second", "OUTPUT0")
 
@@ -112,6 +116,7 @@ def write_load_models(repository: Path) -> None:
     _write(repository / "calls", CALLS, one)
     _write(repository / "repeat", REPEAT, one + DECOUPLED)
     _write(repository / "batched", BATCHED, one + DYNAMIC)
+    _write(repository / "batched_5ms", BATCHED_5MS, one + DYNAMIC)
     _write_ensemble(repository / "ensemble", one)
 
 
