@@ -7,6 +7,7 @@ interpreter's own prefix that any of these need. Never its installed packages: a
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -172,12 +173,15 @@ def _copy_bytecode(base: BaseInterpreter, target: Path) -> None:
 
     Copies keep their times, so bytecode stays valid. Optimised variants (-O, -OO) double the size for nothing.
     """
-    for source in base.stdlib.rglob(f"__pycache__/*.{base.cache_tag}.pyc"):
-        relative = source.relative_to(base.stdlib)
-        module = target / relative.parent.parent / f"{source.name.split('.')[0]}.py"
-        if module.is_file():
-            (target / relative.parent).mkdir(exist_ok=True)
-            shutil.copy2(source, target / relative)
+    for folder, _, names in os.walk(target):  # the copy: the original may hold thousands of packages besides
+        bytecode = base.stdlib / os.path.relpath(folder, target) / "__pycache__"
+        present = {path.name for path in bytecode.iterdir()} if bytecode.is_dir() else set()
+        found = present & {f"{name[:-3]}.{base.cache_tag}.pyc" for name in names if name.endswith(".py")}
+        if found:
+            copies = Path(folder, "__pycache__")
+            copies.mkdir(exist_ok=True)
+            for name in found:
+                shutil.copy2(bytecode / name, copies / name)
 
 
 def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:
