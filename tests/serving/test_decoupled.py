@@ -293,6 +293,8 @@ def test_statistics_count_requests_by_how_they_ended(server):
         stream(server, "runs_code_decoupled", SENDER + "sender.send(answer(1))\n" + end)
     sent = "sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError('no')), FINAL)  # error ends it"
     stream(server, "runs_code_decoupled", SENDER + sent)
+    # An execution is counted when `execute` has returned, which may be after its last response came here.
+    server.wait_for(lambda: counts()[0] == before[0] + 4, "the last execution to be counted")
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [4, 3, 1]
 
 

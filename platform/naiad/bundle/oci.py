@@ -5,7 +5,6 @@ The layers are those parts that change at different times: libraries of the syst
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -15,13 +14,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from naiad.bundle.host import HOST_FOLDER
 from naiad.bundle.make import Bundle
 from naiad.bundle.program import interpreter_arguments
 from naiad.bundle.system import SYSTEM_FOLDERS, system_files
 from naiad.config.server_options import ServerOptions
+from naiad.environments.gzip_writing import gzip_writer
 from naiad.environments.members import MTIME, Packed
 from naiad.errors import BundleError
 
@@ -39,7 +39,6 @@ _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _STOP = "SIGTERM"
-_GZIP_LEVEL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class _Writer:
             diff_id = _digest(unpacked)
             with tempfile.NamedTemporaryFile(dir=self._blobs, delete=False) as packed:
                 unpacked.seek(0)
-                with gzip.GzipFile("", "wb", _GZIP_LEVEL, packed, mtime=0) as stream:
+                with gzip_writer(cast("IO[bytes]", packed)) as stream:
                     shutil.copyfileobj(unpacked, stream, 1 << 20)
                 size = packed.tell()
         path = Path(packed.name)

@@ -6,7 +6,6 @@ Every member has the same time, 1980: the first one that a zip can hold.
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
 import os
@@ -15,12 +14,14 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import zstandard
+
+from naiad.environments.gzip_writing import gzip_writer
 
 __all__ = ["FORMATS", "MTIME", "Packed", "write_archive"]
 
@@ -34,8 +35,8 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 # Zip's own time is local; this field holds it as UTC.
 _ZIP_UTC = struct.pack("<HHBi", 0x5455, 5, 1, MTIME)
 _LINK, _FILE = 0o120000, 0o100000
-# The levels of conda-pack: the next ones take twice the time for a twentieth of the size.
-_GZIP_LEVEL, _ZSTD_LEVEL = 4, 9
+# The level of conda-pack: the next ones take twice the time for a twentieth of the size.
+_ZSTD_LEVEL = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,26 +107,21 @@ def _content(member: Packed) -> Iterator[IO[bytes]]:
         yield content
 
 
-@contextmanager
-def _compressing(raw: IO[bytes], format: str) -> Iterator[IO[bytes]]:  # noqa: A002 - the option's name
+def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  # noqa: A002 - the option's name
+    """The stream to write a tar into."""
     match format:
         case "tar.gz":
-            stream: IO[bytes] = cast(
-                "IO[bytes]", gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=_GZIP_LEVEL, mtime=0)
-            )
+            return gzip_writer(raw)
         case "tar.bz2":
-            stream = cast("IO[bytes]", bz2.BZ2File(raw, "wb"))
+            return bz2.BZ2File(raw, "wb")
         case "tar.xz":
-            stream = cast("IO[bytes]", lzma.LZMAFile(raw, "wb"))  # noqa: SIM115 - closed below
+            return lzma.LZMAFile(raw, "wb")
         case "tar.zst":
             # However many threads there are (at least one beside this), the bytes are the same.
             compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=max(1, os.cpu_count() or 1))
-            stream = compressor.stream_writer(raw, closefd=False)
+            return compressor.stream_writer(raw, closefd=False)
         case _:
-            yield raw
-            return
-    with stream:
-        yield stream
+            return nullcontext(raw)
 
 
 def _write_zip(raw: IO[bytes], members: Iterable[Packed], advance: Callable[[int], None]) -> None:
