@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import struct
 import zlib
@@ -19,10 +18,10 @@ GREY, RGB, GREY_ALPHA, RGB_ALPHA = 0, 2, 4, 6
 @pytest.fixture(scope="module", name="read_png")
 def reader():
     path = EXAMPLES / "preprocessing/models/preprocess/1/decode_png.py"
-    spec = importlib.util.spec_from_file_location("decode_png", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.read_png
+    # Not imported: that would leave bytecode in the example's folder.
+    found = {}
+    exec(compile(path.read_text(), path, "exec"), found)
+    return found["read_png"]
 
 
 def chunk(kind, data):
