@@ -81,5 +81,7 @@ def _run(reference: Reference, address: str, load: Load, window: float) -> dict[
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT, check=False)
             if done.returncode == 0 and report.exists():
                 return parse(report.read_text())
-            print(f"perf_analyzer failed at {address} on {load}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}", flush=True)
+            print(
+                f"perf_analyzer failed at {address} on {load}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}", flush=True
+            )
         raise SystemExit(f"perf_analyzer failed {ATTEMPTS} times")
