@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import cases
+from bench.quiet import LIMIT, STOLEN
 from bench.reference import LOAD_WHEEL, SERVER_WHEEL
 from bench.results import OURS, THEIRS, Results
 
@@ -21,7 +22,9 @@ MODELS_BEGIN, MODELS_END = (
 )
 _INTRODUCTION = """\
 Written by `make bench`: naiad and the real Triton on one machine in one run, by turns, with the real
-`perf_analyzer`. Figures are medians; a ratio is naiad's figure divided by Triton's."""
+`perf_analyzer`. Figures are medians; a ratio is naiad's figure divided by Triton's of the same turn, the median of the
+turns. Where more than {limit:.0%} of the processors' time went to other machines, loads and cold starts were measured
+again, up to as often as there are turns; how much did in those that count is in the last column."""
 _REQUESTS = """\
 In each pair naiad's figure comes first, Triton's second. Identity tensors go in and come out. CPU is that of the server
 (host) and of its instance (guest) per request."""
@@ -54,7 +57,7 @@ def with_models(page: str, section: str) -> str:
 def render(results: Results, settings: str, python: str, prose: str) -> str:
     """The page."""
     parts = [
-        f"# Benchmarks\n\n{_INTRODUCTION}",
+        f"# Benchmarks\n\n{_INTRODUCTION.format(limit=LIMIT)}",
         _facts(settings, python),
         f"## Targets\n\n{_targets(results)}",
         f"{PROSE_BEGIN}\n{prose.strip()}\n{PROSE_END}",
@@ -108,6 +111,7 @@ def _loads(results: Results) -> str:
         "ratio",
         "CPU us host",
         "CPU us guest",
+        "stolen",
     )
     rows = []
     for name, load in cases.LOADS.items():
@@ -118,7 +122,7 @@ def _loads(results: Results) -> str:
             cells.append(_pair(results, name, metric, 1, "{:,.0f}"))
             if metric in {"throughput", "p50", "p95"}:
                 cells.append(_ratio(results, name, metric))
-        rows.append(cells)
+        rows.append([*cells, _stolen(results, name)])
     return _table(head, rows)
 
 
@@ -129,11 +133,16 @@ def _starts(results: Results) -> str:
         cases.ENVIRONMENT_SECOND: "packed environment of 360 MB, second start",
     }
     rows = [
-        (label, *_figures(results, name, "seconds", 1, "{:.2f} s"), _ratio(results, name, "seconds"))
+        (
+            label,
+            *_figures(results, name, "seconds", 1, "{:.2f} s"),
+            _ratio(results, name, "seconds"),
+            _stolen(results, name),
+        )
         for name, label in labels.items()
         if name in results.samples
     ]
-    return _table(("start", "naiad", "Triton", "ratio"), rows)
+    return _table(("start", "naiad", "Triton", "ratio", "stolen"), rows)
 
 
 def _memory(results: Results) -> str:
@@ -165,6 +174,11 @@ def _pair(results: Results, case: str, metric: str, unit: float, form: str) -> s
 def _ratio(results: Results, case: str, metric: str) -> str:
     ratio = results.ratio(case, metric)
     return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _stolen(results: Results, case: str) -> str:
+    share = results.median(case, OURS, STOLEN)
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

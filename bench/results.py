@@ -27,6 +27,14 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, case: str, metric: str) -> float | None:
-        """Ours divided by the reference's, of medians; None unless both were measured."""
-        ours, theirs = self.median(case, OURS, metric), self.median(case, THEIRS, metric)
-        return ours / theirs if ours is not None and theirs else None
+        """Ours divided by the reference's, the median of the turns; None unless both were measured in each.
+
+        By turns, as a machine that grows slower in the meantime does so for both of a turn.
+        """
+        ours, theirs = (
+            [sample.get(metric) for sample in self.samples.get(case, {}).get(server, [])] for server in (OURS, THEIRS)
+        )
+        if not ours or len(ours) != len(theirs):
+            return None
+        ratios = [own / other for own, other in zip(ours, theirs, strict=True) if own is not None and other]
+        return statistics.median(ratios) if len(ratios) == len(ours) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -12,9 +13,10 @@ from pathlib import Path
 from bench import cases, repository
 from bench.environment import Packed
 from bench.perf import Load, measure
+from bench.quiet import Turn, take_turns
 from bench.reference import Reference
 from bench.results import OURS, Results
-from bench.servers import Program, running
+from bench.servers import Program, Server, running
 from bench.settling import rest_on
 
 WARM_UP = Load(model="add_sub", protocol="http", concurrency=1)
@@ -59,19 +61,24 @@ class Session:
                 measure(self.reference, server, WARM_UP, window=0.3)
             promised = {target.case for target in cases.TARGETS}
             for name, load in loads.items():
-                for _ in range(self.promised_rounds if name in promised else self.rounds):
-                    for server in servers:
-                        figures = measure(self.reference, server, load, self.window)
-                        self.results.add(name, server.program.name, figures)
+                rounds = self.promised_rounds if name in promised else self.rounds
+                take_turns(self.results, name, rounds, functools.partial(self._turn, servers, load))
+
+    def _turn(self, servers: Sequence[Server], load: Load) -> Turn:
+        return {server.program.name: measure(self.reference, server, load, self.window) for server in servers}
 
     def _measure_starts(self, name: str, count: int) -> None:
         with _folder() as work:
             repository.write_copies(work / "models", count)
-            for _ in range(self.rounds):
-                for program in self.programs:
-                    with running(program, work / "models", work) as server:
-                        memory = dataclasses.asdict(server.memory(count))
-                        self.results.add(name, program.name, {"seconds": server.start_seconds, **memory})
+            take_turns(self.results, name, self.rounds, functools.partial(self._start, work, count))
+
+    def _start(self, work: Path, count: int) -> Turn:
+        figures = {}
+        for program in self.programs:
+            with running(program, work / "models", work) as server:
+                memory = dataclasses.asdict(server.memory(count))
+                figures[program.name] = {"seconds": server.start_seconds, **memory}
+        return figures
 
     def _measure_environment(self, packed: Packed) -> None:
         # The reference unpacks into the temporary folder and removes that at each stop; naiad's store stays. Neither
