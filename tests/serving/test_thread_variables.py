@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from serving.written import evaluate, write_model
@@ -31,3 +33,13 @@ def test_what_the_user_says_of_threads_holds(tmp_path):
         found = evaluate(server, "told", f"[os.environ.get(name) for name in {NAMES}]")
 
     assert found == repr(["3", "5", "26"])
+
+
+def test_a_server_has_no_threads_for_linear_algebra():
+    code = (
+        "import os; from naiad.cli.serve import _calm_algebra; _calm_algebra()\n"
+        "import numpy; print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in UNSET}
+    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert run.stdout == "1 None\n"

@@ -48,25 +48,19 @@ def serve(arguments: Sequence[str], program: str) -> int:
         # Here, as `--help` and errors of the command line are to be quick.
         # What it makes stays; the collector would look through it again and again. `app` turns it on again.
         gc.disable()
-        _import_numpy()
+        _calm_algebra()
         from naiad.app import serve as run
 
         return run(options, log)
 
 
-def _import_numpy() -> None:
-    """Import numpy without threads for linear algebra, of which the server has none.
+def _calm_algebra() -> None:
+    """Let numpy, which is imported while guests start, have no threads for linear algebra: the server does none.
 
-    They wait for work without sleep at first, on a core that is wanted for starting. Guests inherit nothing of this.
+    They wait for work without sleep at first, on a core that is wanted for starting. Only this process's libraries see
+    it: not `os.environ`, which guests inherit. Here, as no other thread may read the variables meanwhile.
     """
-    before = os.environ.get(_ALGEBRA)
-    os.environ[_ALGEBRA] = "1"
-    import numpy  # noqa: F401, ICN001 - for its effect
-
-    if before is None:
-        del os.environ[_ALGEBRA]
-    else:
-        os.environ[_ALGEBRA] = before
+    os.putenv(_ALGEBRA, "1")
 
 
 def open_log(settings: LogSettings) -> ActiveLog:
