@@ -27,14 +27,11 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, case: str, metric: str) -> float | None:
-        """Ours divided by the reference's, the median of the turns; None unless both were measured in each.
+        """Ours divided by the reference's, the median of the turns in which both were measured; None without any.
 
         By turns, as a machine that grows slower in the meantime does so for both of a turn.
         """
-        ours, theirs = (
-            [sample.get(metric) for sample in self.samples.get(case, {}).get(server, [])] for server in (OURS, THEIRS)
-        )
-        if not ours or len(ours) != len(theirs):
-            return None
-        ratios = [own / other for own, other in zip(ours, theirs, strict=True) if own is not None and other]
-        return statistics.median(ratios) if len(ratios) == len(ours) else None
+        samples = self.samples.get(case, {})
+        turns = zip(samples.get(OURS, []), samples.get(THEIRS, []), strict=False)
+        ratios = [own[metric] / other[metric] for own, other in turns if metric in own and other.get(metric)]
+        return statistics.median(ratios) if ratios else None

@@ -7,7 +7,6 @@ numpy, and records in `conda-meta` that name its files. No network, no pip, abou
 from __future__ import annotations
 
 import functools
-import gzip
 import io
 import json
 import os
@@ -19,8 +18,6 @@ import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
-
-import zstandard
 
 STAND_IN = '__version__ = "0.0.stand-in"\n'
 # Half of the standard library, of which no test makes use.
@@ -150,13 +147,6 @@ def conda_pack(prefix: Path, output: Path, *options: str) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return output
-
-
-def compress_again(archive: Path, output: Path) -> Path:
-    """The same tar as in a gzip archive, compressed by Zstandard."""
-    with gzip.open(archive) as source, output.open("wb") as target:
-        zstandard.ZstdCompressor(level=1).copy_stream(source, target)
     return output
 
 

@@ -186,12 +186,10 @@ def _conda(folder: Path, base: Path, wheels: Path) -> dict[str, Path]:
             shutil.copytree(whole / package, library / package, ignore=shutil.ignore_patterns("test", "tests"))
     _install(base, wheels, "--target", str(library / "site-packages"))
     _without_tests(library / "site-packages")
-    packed = makers.conda_pack(prefix, folder / "conda.tar.gz", "--compress-level=1")
-    if minor == MINORS[-1]:
-        compressed = makers.conda_pack(prefix, folder / "conda.tar.zst", "--compress-level=1")
-    else:  # what conda-pack would write again, without the reading, linking and patching that take it seconds
-        compressed = makers.compress_again(packed, folder / "conda.tar.zst")
-    return {"conda-pack-gz": packed, "conda-pack-zst": compressed, "conda-directory": prefix}
+    archives = {kind: folder / f"conda.tar.{kind[-3:].strip('-')}" for kind in PACKED[:2]}
+    for archive in archives.values():
+        makers.conda_pack(prefix, archive, "--compress-level=1")
+    return {**archives, "conda-directory": prefix}
 
 
 def _plain_venv(folder: Path, base: Path, wheels: Path) -> Path:

@@ -24,7 +24,7 @@ _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 @contextmanager
 def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
     """A stream of one gzip member into an open file. Where an error ends it, what the file holds is no gzip file."""
-    threads = max(1, os.cpu_count() or 1)
+    threads = os.cpu_count() or 1
     with ThreadPoolExecutor(threads, thread_name_prefix="gzip") as pool:
         stream = GzipWriter(raw, pool, 2 * threads)
         yield stream

@@ -118,7 +118,7 @@ def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  #
             return lzma.LZMAFile(raw, "wb")
         case "tar.zst":
             # However many threads there are (at least one beside this), the bytes are the same.
-            compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=max(1, os.cpu_count() or 1))
+            compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=os.cpu_count() or 1)
             return compressor.stream_writer(raw, closefd=False)
         case _:
             return nullcontext(raw)
