@@ -6,6 +6,7 @@ from typing import Union
 
 from naiad_stub import wire
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.exchange import Written
 from naiad_stub.request import InferenceRequest
 
 
@@ -28,10 +29,9 @@ class Texts:
         self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()  # noqa: SLF001 - likewise
 
 
-def pack_call(
-    request: InferenceRequest, texts: Texts, number: int, flags: int, own: int, blocks: bytes, data: bytes
-) -> bytes:
+def pack_call(request: InferenceRequest, texts: Texts, number: int, flags: int, written: Written) -> bytes:
     """The CALL frame of *request*, its tensors where `TensorWriter.write` has put and described them."""
+    own, blocks, data, inline, _ = written
     given = request._trace  # noqa: SLF001 - made for this
     trace = b""
     if given is not None and given._key is not None:  # noqa: SLF001 - likewise
@@ -64,6 +64,7 @@ def pack_call(
             texts.model,
             texts.outputs,
             data,
+            inline,
         )
     )
     return wire.frame(wire.Kind.CALL, body)

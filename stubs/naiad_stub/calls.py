@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple
 
 from naiad_stub import layout, standstill, wire
 from naiad_stub.blocks import InputLease, OutputBlocks
@@ -191,10 +191,10 @@ class CallDesk(Calls):
         if threading.get_ident() == self._main:
             flags |= waits
         texts = Texts(request)
-        own, blocks, data, _ = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
+        written = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
         self._calls[call.number] = call
         try:
-            self._channel.send(pack_call(request, texts, call.number, flags, own, blocks, data))
+            self._channel.send(pack_call(request, texts, call.number, flags, written))
         except BaseException:
             del self._calls[call.number]
             raise
@@ -245,10 +245,11 @@ class CallDesk(Calls):
             return InferenceResponse._received([], TritonError._received(text, code), ""), 0  # noqa: SLF001 - likewise
         if flags & wire.EMPTY:
             return InferenceResponse._received([], None, None), 0  # noqa: SLF001 - likewise
-        tensors, size = self._tensors_of(payload[middle : middle + layout_size], block)
+        end = middle + layout_size
+        tensors, size = self._tensors_of(payload[middle:end], block, payload[end:])
         return InferenceResponse._received(tensors, None, text), size  # noqa: SLF001 - likewise
 
-    def _tensors_of(self, data: bytes, block: int) -> Tuple[List[Tensor], int]:
+    def _tensors_of(self, data: bytes, block: int, inline: bytes) -> Tuple[List[Tensor], int]:
         places = self._layouts.get(data)
         if places is None:
             places = layout.unpack(data)[0]
@@ -257,11 +258,12 @@ class CallDesk(Calls):
             self._layouts[data] = places
         size = max([place.offset + place.size for place in places], default=0)
         lease = None
-        view: Union[bytes, memoryview] = b""
-        if block >= 0 and size <= _COPY_LIMIT:
+        if block < 0:
+            view = memoryview(bytearray(inline))
+        elif size <= _COPY_LIMIT:
             view = memoryview(bytearray(self._inputs[block : block + size]))
             self._channel.give_back_small(block)
-        elif block >= 0:
+        else:
             lease = InputLease(self._inputs)
             view = lease.view[block : block + size]
         tensors = [
@@ -269,7 +271,7 @@ class CallDesk(Calls):
             for _, name, code, shape, offset, length in places
         ]
         if lease is not None:
-            view = b""
+            view = memoryview(b"")
             if lease.end(block, self._kept, self._channel.give_back) is None:
                 self._channel.give_back(block)
         return tensors, size

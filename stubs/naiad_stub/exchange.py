@@ -12,6 +12,7 @@ from typing import Any, List, Optional, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import InputLease, OutputBlocks
+from naiad_stub.datatypes import Buffer
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.response import InferenceResponse
@@ -22,6 +23,9 @@ _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
+Written = Tuple[int, bytes, bytes, bytes, int]
+"""Tensors that the host can find: OWN_BLOCKS or 0, their blocks as u64 each, their layout, where there are no blocks
+their bytes, and how many bytes are sent."""
 
 _ONE_BLOCK = struct.Struct("<Q")
 
@@ -55,7 +59,7 @@ class Batch:
 
     Attributes:
         number: The host's number of the batch.
-        block: The block its inputs are in; -1 if there is none.
+        block: The block its inputs are in; less than 0 if there is none.
         lease: Holds that block.
         requests: The requests, in the host's order.
         tickets: Their tickets.
@@ -102,8 +106,15 @@ class BatchReader:
         """The batch of one EXECUTE payload."""
         number, count, block = wire.EXECUTE_HEAD.unpack_from(payload)
         position = wire.EXECUTE_HEAD.size
-        batch = Batch(number, block, None if block < 0 else InputLease(self._inputs))
-        view = self._inputs if batch.lease is None else batch.lease.view
+        if block < 0:
+            batch = Batch(number, block, None)
+            end = position - 1 - block
+            view = memoryview(bytearray(payload[position:end]))  # a model may write to its inputs
+            position = end
+        else:
+            lease = InputLease(self._inputs)
+            batch = Batch(number, block, lease)
+            view = lease.view
         for _ in range(count):
             position = self._request(payload, position, batch, view)
         return batch
@@ -180,7 +191,7 @@ def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace
 
 
 class TensorWriter:
-    """Puts tensors into the output segment and describes them.
+    """Puts tensors into the output segment, or few bytes into the message itself, and describes them.
 
     Args:
         blocks: Of the output segment.
@@ -192,11 +203,8 @@ class TensorWriter:
         self._indices = {name: index for index, name in enumerate(names)}
         self._layouts: dict[Any, tuple[bytes, list[int], int]] = {}
 
-    def write(self, tensors: Sequence[Tensor]) -> tuple[int, bytes, bytes, int]:
+    def write(self, tensors: Sequence[Tensor]) -> Written:
         """Copy *tensors* where they are not there already.
-
-        Returns:
-            OWN_BLOCKS or 0, the blocks as u64 each, the layout, and the bytes that were sent.
 
         Raises:
             TritonModelException: If they cannot be sent.
@@ -211,16 +219,16 @@ class TensorWriter:
             buffers.append(buffer)
         key = tuple(described)
         data, offsets, total = self._layouts.get(key) or self._pack(key)
-        if not total:
-            return 0, b"", data, 0
+        if total <= wire.INLINE_LIMIT:
+            return 0, b"", data, _laid_out(buffers, offsets, total), total
         block = self._blocks.allocate(total)
         segment = self._blocks.view
         for buffer, offset in zip(buffers, offsets):
             start = block + offset
             segment[start : start + len(buffer)] = buffer
-        return 0, _ONE_BLOCK.pack(block), data, total
+        return 0, _ONE_BLOCK.pack(block), data, b"", total
 
-    def _write_each(self, tensors: Sequence[Tensor]) -> tuple[int, bytes, bytes, int]:
+    def _write_each(self, tensors: Sequence[Tensor]) -> Written:
         """Likewise, each tensor in a block of its own: some lie in one already."""
         described = []
         payloads = []
@@ -247,7 +255,7 @@ class TensorWriter:
             if size:
                 blocks.append(block)
             total += size
-        return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, total
+        return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, b"", total
 
     def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int]:
         places = []
@@ -267,6 +275,16 @@ class TensorWriter:
         return packed
 
 
+def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> bytes:
+    """What a block that holds *buffers* at *offsets* would hold."""
+    if len(buffers) == 1:
+        return bytes(buffers[0])
+    block = bytearray(size)
+    for buffer, offset in zip(buffers, offsets):
+        block[offset : offset + len(buffer)] = buffer
+    return bytes(block)
+
+
 class ResponseWriter:
     """Encodes responses of one model as entries of RESPONSES."""
 
@@ -281,9 +299,9 @@ class ResponseWriter:
         text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]  # noqa: SLF001 - likewise
-        own, blocks, data, size = self._tensors.write(tensors)
+        own, blocks, data, inline, size = self._tensors.write(tensors)
         head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, len(blocks) >> 3, len(text), len(data))
-        return head + blocks + text + data, size
+        return head + blocks + text + data + inline, size
 
 
 def error_entry(key: int, code: int, message: str, flags: int) -> bytes:

@@ -1,9 +1,10 @@
 """The protocol between host and guest: framed, typed, versioned messages on one Unix stream socket.
 
-A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Tensor bytes never travel here; messages say
-where in a segment they lie. Four messages make up the request paths and are packed by hand: EXECUTE (host to guest) and
-RESPONSES (guest to host) for requests, CALL (guest to host) and RESULT (host to guest) for a model's calls to others.
-All others are rare and carry a short list of fields described by a format string.
+A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Messages say where in a segment tensors lie;
+only tensors of few bytes (INLINE_LIMIT) travel in the message itself. Four messages make up the request paths and are
+packed by hand: EXECUTE (host to guest) and RESPONSES (guest to host) for requests, CALL (guest to host) and RESULT
+(host to guest) for a model's calls to others. All others are rare and carry a short list of fields described by a
+format string.
 
 Both sides come from one release, but a guest may be an older one that a custom stub pinned: HELLO carries
 PROTOCOL_VERSION, and the host refuses another one.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import struct
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -104,9 +105,16 @@ FIELDS = {
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
-# EXECUTE: head, then each request: head, request id, correlation id if a string, parameters as JSON, its trace where it
-# is TRACED (u32 length and the context as JSON, maybe empty), layout of its inputs (`naiad_stub.layout`).
-EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1: none)
+INLINE_LIMIT = 1024
+"""Tensors of a message that take up to so many bytes together travel in it, laid out as in a block.
+
+Cheaper than a block, which has to be found and given back, and touches a page of its own. Of longer ones the copies
+into the socket and out of it are dearer (measured: at 4 KiB no gain, at 16 KiB a loss)."""
+
+# EXECUTE: head, bytes of the inputs where they are in no block, then each request: head, request id, correlation id if
+# a string, parameters as JSON, its trace where it is TRACED (u32 length and the context as JSON, maybe empty), layout
+# of its inputs (`naiad_stub.layout`).
+EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 REQUEST_HEAD = struct.Struct("<QQQQQHHII")
 # key, correlation id, timeout in us, flags, offset of the inputs, bytes of request id, bytes of correlation id
 # (NO_STRING: it is the number), bytes of parameters, bytes of the layout
@@ -118,7 +126,8 @@ TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 
 # RESPONSES: head, then each response: head, its blocks (u64 each), parameters as JSON or the error's message, layout of
-# its outputs. A response that is sent while or after `execute` runs names its request's batch and is not DONE.
+# its outputs, and their bytes where there are no blocks. A response that is sent while or after `execute` runs names
+# its request's batch and is not DONE.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
 DONE = 1  # execute returned; the batch's inputs are free
 KEPT = 2  # with DONE: the model still refers to the inputs, GIVE_BACK will free them
@@ -133,7 +142,7 @@ ANSWERED = 32  # with ERROR: the model answered with it on purpose, nothing fail
 
 # CALL: head, blocks of its inputs (u64 each), where it is CALL_TRACED the key of the request to whose trace it belongs
 # (u64), request id, correlation id, parameters as JSON, and what repeated calls have in common: model, requested
-# outputs (names parted by zero bytes), layout of the inputs.
+# outputs (names parted by zero bytes), layout of the inputs. Then the inputs' bytes where there are no blocks.
 CALL_HEAD = struct.Struct("<QQQIqBBHHHIHII")
 # call, correlation id, timeout in us, sequence flags, version, flags, own blocks or one (OWN_BLOCKS), blocks,
 # bytes of request id, of correlation id (NO_STRING: it is the number), of parameters, of model, of outputs, of layout
@@ -142,9 +151,11 @@ CALL_BLOCKING = 2  # the instance can do nothing else until the call is answered
 CALL_AWAITED = 4  # likewise while it executes a batch
 CALL_TRACED = 8
 CALL_TRACE = struct.Struct("<Q")
-# RESULT: head, parameters as JSON or the error's message, layout of the outputs in the caller's input segment.
+# RESULT: head, parameters as JSON or the error's message, layout of the outputs, and their bytes where they are in no
+# block of the caller's input segment.
 RESULT_HEAD = struct.Struct("<QqBBII")
-# call, input block with the outputs, to give back after use (-1: none), flags, error code, bytes of text, of the layout
+# call, input block with the outputs, to give back after use (-1 - n: none, and n bytes of outputs follow), flags, error
+# code, bytes of text, of the layout
 
 OTHER_NAME = 0xFFFF
 """Index of a tensor whose name is not configured; the name follows the dimensions as `<u16 length><bytes>`."""

@@ -50,6 +50,18 @@ SCENARIOS = {
             assert value_of(to("runs_coroutine", code({KEEP!r}), values).exec()) == {{"OUT": [str(number + 1)]}}
         return [answer(value_of(to("runs_coroutine", code({JUDGE!r})).exec()) == {{"OUT": ["[{MANY}, true]"]}})]
         """,
+    "inputs of few bytes are kept, and are the model's own": f"""
+        for number in range({MANY}):
+            values = pb_utils.Tensor("IN", np.full(3, number, np.float32))
+            assert value_of(to("runs_coroutine", code({KEEP!r}), values).exec()) == {{"OUT": [str(number + 1)]}}
+        write = 'pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[:] = 99'
+        write += "\\nreturn [answer(0)]"
+        assert value_of(to("runs_coroutine", code(write), values).exec()) == {{"OUT": ["0"]}}
+        mine = to("identity", values).exec().output_tensors()[0].as_numpy()
+        mine += 1
+        assert values.as_numpy().tolist() == [{MANY} - 1] * 3 and mine.tolist() == [{MANY}] * 3
+        return [answer(value_of(to("runs_coroutine", code({JUDGE!r})).exec()) == {{"OUT": ["[{MANY}, true]"]}})]
+        """,
     "inputs are kept by exceptions in circles": f"""
         import gc
         values = pb_utils.Tensor("IN", np.ones(30000, np.float32))

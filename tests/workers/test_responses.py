@@ -35,10 +35,18 @@ def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int
     return wire.RESPONSES_HEAD.pack(number, len(entries) if count is None else count, flags, 10, 20) + b"".join(entries)
 
 
-def entry(places=(), *, key=1, block=-1, flags=wire.FINAL, code=0, text=b"", packed: bytes | None = None) -> bytes:
+def entry(
+    places=(), *, key=1, block=-1, flags=wire.FINAL, code=0, text=b"", packed: bytes | None = None, inline=b""
+) -> bytes:
     data = layout.pack(places) if packed is None else packed
     blocks = b"" if block < 0 else struct.pack("<Q", block)
-    return wire.RESPONSE_HEAD.pack(key, flags, code, len(blocks) // 8, len(text), len(data)) + blocks + text + data
+    return (
+        wire.RESPONSE_HEAD.pack(key, flags, code, len(blocks) // 8, len(text), len(data))
+        + blocks
+        + text
+        + data
+        + inline
+    )
 
 
 def fp32(count: int, *, offset: int = 0, position: int = 0) -> Place:
@@ -59,6 +67,17 @@ def test_small_outputs_are_copied_and_their_block_is_free_at_once(memory, interf
     ]
     assert (answer.key, answer.final, list(memory.returned), memory.lent) == (1, True, [4096], 0)
     assert (answer.response.model_name, answer.response.model_version) == ("m", 3)
+
+
+def test_outputs_of_few_bytes_come_in_the_message(memory, interface):
+    memory.returned.clear()
+    inline = bytes(range(8)) + bytes(56) + b"more"
+    places = [fp32(2), fp32(0, offset=64, position=1), fp32(1, offset=64, position=1)]
+    both = message(entry(places, inline=inline), entry([fp32(1)], key=2, inline=b"next"))
+    first, second = read_responses(both, interface, memory).answers
+    assert [bytes(output.data) for output in first.response.outputs] == [bytes(range(8)), b"", b"more"]
+    assert [bytes(output.data) for output in second.response.outputs] == [b"next"]
+    assert (list(memory.returned), memory.lent) == ([], 0)
 
 
 def test_large_outputs_are_lent_until_the_last_reference_goes(memory, interface):
@@ -120,7 +139,10 @@ def test_output_nobody_configured_fails_its_request(memory, interface):
         (message(entry([fp32(4)], block=CAPACITY)), "lie outside their segment"),
         (message(entry([fp32(4)], block=CAPACITY - 8)), "lie outside their segment"),
         (message(entry([fp32(4)], block=2**63 - 1)), "lie outside their segment"),
-        (message(entry([fp32(4)])), "lie in no block"),
+        (message(entry([fp32(4)])), "run past their message"),
+        (message(entry([fp32(4)], inline=bytes(15))), "run past their message"),
+        (message(entry([fp32(4)], inline=bytes(17))), "that ends at"),
+        (message(entry([fp32(4, offset=2**63)], inline=bytes(16))), "run past their message"),
         (message(entry([fp32(4, offset=2**63)], block=0)), "lie outside their segment"),
         (message(entry([fp32(4)._replace(size=15)], block=0)), r"has 15 bytes for shape \[4\]"),
         (message(entry([fp32(4)._replace(shape=(-2, -2))], block=0)), "no valid datatype or shape"),

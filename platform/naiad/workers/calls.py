@@ -7,6 +7,7 @@ comes from a process that runs a stranger's code, so everything is checked.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
@@ -20,6 +21,7 @@ from naiad.errors import Code, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import (
     NO_PARAMETERS,
+    Buffer,
     InferRequest,
     InferResponse,
     InputTensor,
@@ -27,7 +29,7 @@ from naiad.protocol.inference import (
     RequestPattern,
 )
 from naiad.workers.exchange import CODES
-from naiad.workers.tensors import TensorLayout, check_layout, take_over
+from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
 
 _CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
 
@@ -107,19 +109,21 @@ class CallReader:
             position += correlation_size
         parameters = orjson.loads(payload[position : position + parameters_size]) if parameters_size else NO_PARAMETERS
         position += parameters_size
-        if position + model_size + outputs_size + layout_size != len(payload):
-            raise ProtocolError(f"'{self._name}' sent a call of {len(payload)} bytes that does not end there")
-        common = payload[position:]
+        end = position + model_size + outputs_size + layout_size
+        common = payload[position:end]
         repeated = self._repeated.get((version, common)) or self._read_common(version, common, model_size, outputs_size)
         layout = repeated.layout
-        buffers = take_over(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
+        if end + (0 if count else layout.end) != len(payload):
+            raise ProtocolError(f"'{self._name}' sent a call of {len(payload)} bytes that does not end there")
         request = InferRequest(
             repeated.model,
             version,
-            [
-                InputTensor(name, datatype, shape, buffer)
-                for (name, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
-            ],
+            _named(
+                layout,
+                take_over(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
+                if count
+                else inline_tensors(payload, end, layout, self._name),
+            ),
             request_id,
             repeated.outputs,
             parameters,
@@ -154,6 +158,13 @@ class CallReader:
         return repeated
 
 
+def _named(layout: TensorLayout, buffers: Sequence[Buffer]) -> list[InputTensor]:
+    return [
+        InputTensor(name, datatype, shape, buffer)
+        for (name, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
+    ]
+
+
 def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, int]:
     """The key of the request to whose trace a call belongs, and what follows it."""
     if not flags & wire.CALL_TRACED:
@@ -163,7 +174,7 @@ def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, 
 
 
 def write_result(number: int, response: InferResponse | None, final: bool, memory: InstanceMemory) -> bytes:  # noqa: FBT001 - as `Sink.send`
-    """Lay a response out in the caller's input segment and describe it.
+    """Lay a response out, in the caller's input segment or few bytes in the message itself, and describe it.
 
     Args:
         number: The caller's number of the call.
@@ -184,21 +195,22 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         text = response.error.message.encode("utf-8", "replace")
         return _pack(number, -1, flags | wire.ERROR, _CODE_NUMBERS.get(response.error.code, 0), text, b"")
     layout, offsets, size = _layout_of(response)
-    block = -1
-    if size:
-        block = memory.inputs.allocate(size)
+    block, base = -1 - size, 0
+    inline = segment = memoryview(bytearray(size) if size <= wire.INLINE_LIMIT else b"")
+    if size > wire.INLINE_LIMIT:
+        block = base = memory.inputs.allocate(size)
+        segment = memory.inputs.view
         if block < 0:
             raise OutOfMemoryError(
                 f"a response of {size} bytes does not fit into the input segment of the model that called for it "
                 f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
             )
-        segment = memory.inputs.view
-        for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
-            data = tensor.data
-            start = block + offset
-            segment[start : start + len(data)] = data
+    for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
+        data = tensor.data
+        start = base + offset
+        segment[start : start + len(data)] = data
     parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
-    return _pack(number, block, flags, 0, parameters, layout)
+    return _pack(number, block, flags, 0, parameters, layout, inline)
 
 
 def error_result(number: int, message: str, code: Code) -> bytes:
@@ -208,13 +220,13 @@ def error_result(number: int, message: str, code: Code) -> bytes:
 
 
 def result_block(frame: bytes) -> int:
-    """The input block that a RESULT frame refers to; -1 if there is none."""
+    """The input block that a RESULT frame refers to; less than 0 if there is none."""
     return int(wire.RESULT_HEAD.unpack_from(frame, wire.FRAME.size)[1])
 
 
-def _pack(number: int, block: int, flags: int, code: int, text: bytes, layout: bytes) -> bytes:
+def _pack(number: int, block: int, flags: int, code: int, text: bytes, layout: bytes, inline: Buffer = b"") -> bytes:
     head = wire.RESULT_HEAD.pack(number, block, flags, code, len(text), len(layout))
-    return wire.frame(wire.Kind.RESULT, head + text + layout)
+    return wire.frame(wire.Kind.RESULT, head + text + layout + inline)
 
 
 def _layout_of(response: InferResponse) -> tuple[bytes, list[int], int]:

@@ -20,7 +20,7 @@ from naiad_stub.segment import align
 from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
-from naiad.workers.tensors import TensorLayout, check_layout, take_over
+from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
 
 CODES = (
     Code.UNKNOWN,
@@ -81,7 +81,7 @@ class Batch(NamedTuple):
 
     Attributes:
         keys: Keys of its requests.
-        block: Their input block, -1 if there is none.
+        block: Their input block, less than 0 if there is none.
         sent: When laying out began (monotonic ns); 0 if the guest was gone before it read it.
         size: Rows of its requests together.
     """
@@ -95,7 +95,7 @@ class Batch(NamedTuple):
 def write_execute(
     number: int, batch: Sequence[tuple[int, InferRequest]], interface: Interface, memory: InstanceMemory
 ) -> tuple[bytes, int]:
-    """Lay the inputs of a batch out in the input segment and describe it.
+    """Lay the inputs of a batch out, in the input segment or few bytes in the message itself, and describe it.
 
     Args:
         number: The batch's number.
@@ -105,29 +105,32 @@ def write_execute(
 
     Returns:
         The EXECUTE frame, before it maybe one that hands output blocks back, and the input block to release when the
-        batch is done (-1: none).
+        batch is done (less than 0: none).
 
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
     layouts = [_input_layout(request, interface) for _, request in batch]
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
-    block = memory.inputs.allocate(size) if size else -1
-    if size and block < 0:
-        raise OutOfMemoryError(
-            f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
-            f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
-        )
-    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block)
-    segment = memory.inputs.view
-    base = max(block, 0)
+    block, base = -1 - size, 0
+    inline = segment = memoryview(bytearray(size) if size <= wire.INLINE_LIMIT else b"")
+    if size > wire.INLINE_LIMIT:
+        block = base = memory.inputs.allocate(size)
+        segment = memory.inputs.view
+        if block < 0:
+            raise OutOfMemoryError(
+                f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
+                f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
+            )
+    requests = b""
     for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
-        payload += _pack_request(key, request, layout[0], base)
+        requests += _pack_request(key, request, layout[0], base)
         for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - likewise
             data = tensor.data
             start = base + offset
             segment[start : start + len(data)] = data
         base += align(layout[2])
+    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block) + inline + requests
     frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
     if memory.is_release_due or len(memory.returned) >= _RELEASES_RIDE:  # small blocks go back many at a time
         frames = pack_returned(memory) + frames
@@ -250,8 +253,12 @@ def _read_answer(payload: bytes, position: int, interface: Interface, memory: In
     parameters = _parameters(text, interface) if text else NO_PARAMETERS
     data = payload[text_at + text_size : end]
     layout = interface.layouts.get(data) or _read_layout(data, interface)
-    blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
-    buffers = take_over(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
+    if count:
+        blocks = struct.unpack_from(f"<{count}Q", payload, position)
+        buffers = take_over(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
+    else:
+        buffers = inline_tensors(payload, end, layout, name)
+        end += layout.end
     if layout.stranger:
         # CORE src/infer_response.cc, AddOutput
         text = f"unexpected inference output '{layout.stranger}' for model '{name}'"

@@ -1,4 +1,4 @@
-"""Tensors that a guest has laid out in its output segment: outputs of its model, inputs of its calls to others.
+"""Tensors that a guest has laid out, in its output segment or in a message: outputs of its model, inputs of its calls.
 
 They come from a process that runs a stranger's code: every datatype, shape, offset and size is checked.
 """
@@ -66,7 +66,7 @@ def take_over(
     """The bytes of each tensor of *layout*: copied where they are few, else lent by the guest's segment.
 
     Args:
-        blocks: The blocks they lie in; they go back to the guest when nobody refers to them any more.
+        blocks: The blocks they lie in, one at least; they go back to the guest when nobody refers to them any more.
         layout: As checked.
         memory: Of the guest.
         sender: For the error.
@@ -77,10 +77,6 @@ def take_over(
     """
     if apart:
         return _take_apart(blocks, layout, memory, sender)
-    if not blocks:
-        if any(start != end for _, _, _, start, end in layout.entries):
-            raise ProtocolError(f"tensors of '{sender}' lie in no block")
-        return [b""] * len(layout.entries)
     block = blocks[0]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
         raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
@@ -90,6 +86,17 @@ def take_over(
     else:
         data = memory.lend(block, block, block + layout.end)
     return [data[start:end] for _, _, _, start, end in layout.entries]
+
+
+def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str) -> Sequence[Buffer]:
+    """The bytes of each tensor of *layout* where they lie in a message, from *start* on.
+
+    Raises:
+        ProtocolError: If the message ends before them.
+    """
+    if start + layout.end > len(message):
+        raise ProtocolError(f"tensors of '{sender}' run past their message")
+    return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]
 
 
 def _take_apart(blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str) -> Sequence[Buffer]:

@@ -1,0 +1,161 @@
+"""Tensors of any size between the two halves of the exchange: what one side writes the other reads, in a block or not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naiad.memory.instance import InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+from naiad.workers.calls import CallReader, write_result
+from naiad.workers.exchange import Interface, read_responses, write_execute
+from naiad_stub import wire
+from naiad_stub.blocks import OutputBlocks
+from naiad_stub.call_messages import Texts, pack_call
+from naiad_stub.calls import CallDesk
+from naiad_stub.exchange import BatchReader, ResponseWriter, TensorWriter, responses_frame
+from naiad_stub.request import InferenceRequest
+from naiad_stub.response import InferenceResponse
+from naiad_stub.segment import Segment
+from naiad_stub.tensor import Tensor
+
+LIMIT = wire.INLINE_LIMIT
+NAMES = ("A", "B", "C")
+SIZES = st.one_of(st.sampled_from([0, 1, 63, 64, 65, LIMIT - 64, LIMIT - 1, LIMIT, LIMIT + 1]), st.integers(0, 3000))
+ARRAYS = st.lists(SIZES, max_size=len(NAMES)).map(
+    lambda sizes: [(np.arange(size) + index).astype(np.uint8) for index, size in enumerate(sizes)]
+)
+
+
+class Pair:
+    """The memory of an instance as both sides see it."""
+
+    def __init__(self) -> None:
+        self.memory = InstanceMemory("pair", capacity=1 << 28)
+        segment = Segment(self.memory.output_descriptor, self.memory.output_capacity)
+        self.blocks = OutputBlocks(segment, SimpleNamespace(handlers={}))
+        self.interface = Interface("m", 1, NAMES, NAMES)
+        self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
+        self.writer = ResponseWriter(self.blocks, NAMES)
+
+    def take_returned(self) -> int:
+        """Give the guest its output blocks back; how many there were."""
+        count = len(self.memory.returned)
+        self.blocks._released(wire.pack(wire.Kind.RELEASE, list(self.memory.returned))[wire.FRAME.size :])
+        self.memory.returned.clear()
+        return count
+
+
+@pytest.fixture(scope="module")
+def pair():
+    made = Pair()
+    yield made
+    made.memory.close()
+
+
+def laid_out(arrays) -> int:
+    """Bytes that they take one behind the other, each at a multiple of 64; 0 where they have none."""
+    end = 0
+    for array in arrays:
+        end = -(-end // 64) * 64 + array.size
+    return end if any(array.size for array in arrays) else 0
+
+
+def contents(tensors) -> list[tuple[str, list[int]]]:
+    return [(tensor.name(), tensor.as_numpy().tolist()) for tensor in tensors]
+
+
+def named(arrays) -> list[tuple[str, list[int]]]:
+    return [(name, array.tolist()) for name, array in zip(NAMES, arrays, strict=False)]
+
+
+@given(batch=st.lists(ARRAYS, min_size=1, max_size=4))
+def test_requests_reach_the_guest(pair, batch):
+    requests = [
+        InferRequest(
+            "m",
+            1,
+            [
+                InputTensor(name, Datatype.UINT8, array.shape, array.tobytes())
+                for name, array in zip(NAMES, arrays, strict=False)
+            ],
+        )
+        for arrays in batch
+    ]
+
+    frame, block = write_execute(7, list(enumerate(requests)), pair.interface, pair.memory)
+    read = pair.reader.read(frame[wire.FRAME.size :])
+
+    assert (read.number, [ticket.key for ticket in read.tickets]) == (7, list(range(len(batch))))
+    assert [contents(request.inputs()) for request in read.requests] == [named(arrays) for arrays in batch]
+    size = laid_out(batch[0]) if len(batch) == 1 else sum(-(-laid_out(arrays) // 64) * 64 for arrays in batch)
+    assert (block >= 0, read.lease is not None) == (size > LIMIT, size > LIMIT)
+    for request in read.requests:  # as a model may do, which spoils nobody else's
+        for tensor in request.inputs():
+            tensor.as_numpy()[:] = 0
+    if block >= 0:
+        pair.memory.inputs.release(block)
+    assert pair.memory.inputs.in_use == 0
+
+
+@given(batch=st.lists(ARRAYS, min_size=1, max_size=4))
+def test_responses_reach_the_host(pair, batch):
+    frame, _ = write_execute(
+        1, [(key, InferRequest("m", 1, [])) for key in range(len(batch))], pair.interface, pair.memory
+    )
+    read = pair.reader.read(frame[wire.FRAME.size :])
+    entries = []
+    for ticket, arrays in zip(read.tickets, batch, strict=True):
+        tensors = [Tensor(name, array) for name, array in zip(NAMES, arrays, strict=False)]
+        entry, size = pair.writer.response(ticket, InferenceResponse(tensors), wire.FINAL)
+        assert size == laid_out(arrays)
+        entries.append(entry)
+
+    answers = read_responses(
+        responses_frame(read, entries, wire.DONE, 9)[wire.FRAME.size :], pair.interface, pair.memory
+    ).answers
+
+    assert [[(output.name, list(bytes(output.data))) for output in answer.response.outputs] for answer in answers] == [
+        named(arrays) for arrays in batch
+    ]
+    assert pair.take_returned() == sum(laid_out(arrays) > LIMIT for arrays in batch)
+
+
+@given(arrays=ARRAYS)
+def test_calls_reach_the_host(pair, arrays):
+    tensors = [Tensor(name, array) for name, array in zip(NAMES, arrays, strict=False)]
+    request = InferenceRequest(model_name="other", requested_output_names=["X"], inputs=tensors, request_id="me")
+
+    frame = pack_call(request, Texts(request), 3, 0, TensorWriter(pair.blocks, ()).write(tensors))
+    call = CallReader("m").read(frame[wire.FRAME.size :], pair.memory)
+
+    assert (call.number, call.request.model_name, call.request.request_id) == (3, "other", "me")
+    assert [(tensor.name, list(bytes(tensor.data))) for tensor in call.request.inputs] == named(arrays)
+    assert pair.take_returned() == (laid_out(arrays) > LIMIT)
+
+
+@given(arrays=ARRAYS)
+def test_results_of_calls_reach_the_guest(pair, arrays):
+    outputs = [
+        OutputTensor(name, Datatype.UINT8, array.shape, array.tobytes())
+        for name, array in zip(NAMES, arrays, strict=False)
+    ]
+    given_back: list[int] = []
+    channel = SimpleNamespace(handlers={}, give_back=given_back.append, give_back_small=given_back.append)
+    desk = CallDesk(channel, pair.blocks, pair.memory.inputs.view)
+
+    frame = write_result(5, InferResponse("m", 1, "", outputs), True, pair.memory)
+    response, size = desk._read(frame[wire.FRAME.size :])
+
+    assert contents(response.output_tensors()) == named(arrays)
+    assert size == laid_out(arrays)
+    for tensor in response.output_tensors():
+        tensor.as_numpy()[:] = 0
+    assert len(given_back) == (size > LIMIT)
+    for block in given_back:
+        pair.memory.inputs.release(block)
+    assert pair.memory.inputs.in_use == 0
