@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from environments.packages import offer_greeter, run_alone, small_environment, w
 from naiad.environments.base import inspect_base
 from naiad.environments.build import BuiltEnvironment, build
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.installing import blamed_package
+from naiad.environments.installing import InstallOptions, blamed_package
 from naiad.environments.pack import pack
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
+from support.interpreters import interpreters
 
 _ENVS = Path(__file__).parents[2] / "envs"
 _STATE = """
@@ -138,6 +140,23 @@ def test_a_package_that_cannot_be_installed_is_named_and_nothing_is_left(
     assert "cannot install no-such-thing-for-naiad==7 for 'recipe', named in" in caught.value.message
     assert re.search("No matching distribution found|was not found", caught.value.message)  # pip's words, uv's words
     assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("installer", ["pip", "auto"])
+def test_installers_leave_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: str
+) -> None:
+    """Under Pythons before 3.10 pip, run from its wheel, copies its certificates there; uv makes a lock."""
+    offer_greeter(tmp_path / "wheels", monkeypatch)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (_, oldest), *_ = interpreters()
+    options = InstallOptions(installer=installer)
+    build(write_recipe(tmp_path / "recipe", "greeter\n"), tmp_path / "prefix", python=oldest, options=options)
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.slow

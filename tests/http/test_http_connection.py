@@ -91,12 +91,15 @@ def test_large_chunked_body_comes_whole(client):
     assert client.read().body.endswith(body)
 
 
-def test_small_and_large_bodies_alternate_on_one_connection(client):
-    large = bytes(range(256)) * 1000
+@pytest.mark.parametrize("sizes", [[256_000], [256_000, 5_000, 70_000, 65_000, 4_096], [256_000, 256_000, 100]])
+def test_small_and_large_bodies_alternate_on_one_connection(client, sizes):
     for n in range(4):
-        client.send(request(IDENTITY, infer(n)), raw("identity", large))
+        client.send(
+            request(IDENTITY, infer(n)), *[raw("identity", bytes(range(100)) * (size // 100)) for size in sizes]
+        )
         assert data(client.read()) == [n]
-        assert client.read().body.endswith(large)
+        for size in sizes:
+            assert client.read().body.endswith(bytes(range(100)) * (size // 100))
 
 
 @pytest.mark.parametrize("first", [b"", chunked(IDENTITY, infer(0), 9)], ids=["at once", "after a chunked request"])

@@ -125,17 +125,19 @@ def run_installer(
 ) -> None:
     """Run an installer on requirements, whose file is its last argument.
 
+    What it leaves in its temporary folder goes: pip in a wheel copies its certificates there, uv makes locks.
+
     Raises:
         ExecutionEnvironmentError: It failed.
     """
-    with tempfile.TemporaryDirectory(prefix="naiad-requirements-") as folder:
+    with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
         file.write_text(wanted.text, encoding="utf-8")
         how = [*(["--no-deps"] if wanted.complete else []), *(["--require-hashes"] if wanted.hashed else [])]
         watch = _Watch(progress, reporter)
         with subprocess.Popen(
             [*command, *how, *filter(None, [requirements_flag]), str(file)],
-            env=environ,
+            env={**environ, "TMPDIR": folder},
             cwd=wanted.named_in.resolve().parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -26,6 +26,8 @@ _SLICED = 4096
 """Bodies up to this are cut out of what was received; longer ones are views of it."""
 _DIRECT = 1 << 16
 """Bodies longer than this are read straight into their own buffer."""
+_HEAD = 4096
+"""So much is read at first where a long body may follow: what came with the head has to be copied to the rest."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -73,6 +75,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._connections = connections
         self._limits = limits
         self._view = inbox
+        self._head_view = inbox[:_HEAD]
+        self._was_long = False  # the last body: the next one may be, too
         self._heads = heads
         self._rest = b""  # received and not yet a whole request
         self._direct_head: Head | None = None
@@ -107,7 +111,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         """Where the next bytes of the socket go."""
         if self._direct_view is not None:
             return self._direct_view[self._received :]
-        return self._view
+        return self._head_view if self._was_long else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
@@ -118,6 +122,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if self._received == len(self._direct_view):
                 self._finish_direct()
             return
+        self._was_long = False
         if self._parser is not None:
             self._parse(self._view[:nbytes])
         else:
@@ -257,6 +262,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         kept, self._kept = self._kept, bytearray()
         self._direct = kept if len(kept) == size else bytearray(size)
         self._direct_view = memoryview(self._direct)
+        self._was_long = True
 
     def _finish_direct(self) -> None:
         body = self._direct_view
