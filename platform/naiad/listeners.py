@@ -45,9 +45,12 @@ logger = logging.getLogger("naiad.app")
 async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Log, stack: AsyncExitStack) -> None:
     """Answer on all ports that the options name, until *stack* is closed.
 
+    The server is not ready before the last of them is open: who waits for that on one port may go on at another.
+
     Raises:
         NaiadError: A port cannot be had.
     """
+    engine.is_reachable = False
     tracer = Tracer(options.trace)
     stack.callback(tracer.close)
     regions = ClientRegions(is_allowed=options.allow_client_shm)
@@ -55,6 +58,7 @@ async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Lo
     openai = _openai_api(engine, loader, options, extensions)
     await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
     await _start_openai(engine, options, stack, openai)
+    engine.is_reachable = True
 
 
 def _grpc_settings(options: ServerOptions) -> GrpcSettings:

@@ -53,6 +53,7 @@ class Engine:
         services: What models may want of the server.
         metrics: The models' own metrics.
         response_cache: The responses that are kept; None for none.
+        is_reachable: False while some of the ports that clients come by are not open yet; the server is not ready then.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -69,6 +70,7 @@ class Engine:
         self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
         self._polling: asyncio.Task[None] | None = None
         self._state = "starting"
+        self.is_reachable = True
         self._is_finishing = False  # sequences, while it is exiting
         self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
 
@@ -176,7 +178,7 @@ class Engine:
     def is_ready(self) -> bool:
         """Whether the server takes requests, and (strict readiness) every model with it."""
         self._refuse_exiting()
-        if self._state != "ready":
+        if self._state != "ready" or not self.is_reachable:
             return False
         if not self._settings.strict_readiness:
             return True
