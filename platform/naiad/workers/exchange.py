@@ -17,7 +17,7 @@ from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
-from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
+from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
 from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
@@ -112,16 +112,8 @@ def write_execute(
     """
     layouts = [_input_layout(request, interface) for _, request in batch]
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
-    block, base = -1 - size, 0
-    inline = segment = memoryview(bytearray(size) if size <= wire.INLINE_LIMIT else b"")
-    if size > wire.INLINE_LIMIT:
-        block = base = memory.inputs.allocate(size)
-        segment = memory.inputs.view
-        if block < 0:
-            raise OutOfMemoryError(
-                f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
-                f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
-            )
+    block, segment = memory.room_for(size)
+    base = max(block, 0)
     requests = b""
     for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
         requests += _pack_request(key, request, layout[0], base)
@@ -130,7 +122,7 @@ def write_execute(
             start = base + offset
             segment[start : start + len(data)] = data
         base += align(layout[2])
-    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block) + inline + requests
+    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block) + (segment if block < 0 else b"") + requests
     frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
     if memory.is_release_due or len(memory.returned) >= _RELEASES_RIDE:  # small blocks go back many at a time
         frames = pack_returned(memory) + frames
