@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naiad.errors import OutOfMemoryError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
@@ -36,8 +37,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.memory = InstanceMemory("pair", capacity=1 << 28)
-        segment = Segment(self.memory.output_descriptor, self.memory.output_capacity)
-        self.blocks = OutputBlocks(segment, SimpleNamespace(handlers={}))
+        self.outputs = Segment(self.memory.output_descriptor, self.memory.output_capacity)
+        self.blocks = OutputBlocks(self.outputs, SimpleNamespace(handlers={}))
         self.interface = Interface("m", 1, NAMES, NAMES)
         self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
         self.writer = ResponseWriter(self.blocks, NAMES)
@@ -54,6 +55,7 @@ class Pair:
 def pair():
     made = Pair()
     yield made
+    made.outputs.close()
     made.memory.close()
 
 
@@ -159,3 +161,29 @@ def test_results_of_calls_reach_the_guest(pair, arrays):
     for block in given_back:
         pair.memory.inputs.release(block)
     assert pair.memory.inputs.in_use == 0
+
+
+def test_what_has_no_room_is_told_with_its_size_and_what_fits_into_a_message_needs_none(pair):
+    inputs = pair.memory.inputs
+    everything = inputs.allocate(inputs.capacity)
+    in_use = rf"\({inputs.capacity} of {inputs.capacity} bytes in use\)"
+
+    def tensor(kind, size):
+        return kind("A", Datatype.UINT8, (size,), bytes(size))
+
+    def ask(size):
+        return write_execute(1, [(1, InferRequest("m", 1, [tensor(InputTensor, size)]))], pair.interface, pair.memory)
+
+    def answer(size):
+        return write_result(1, InferResponse("m", 1, "", [tensor(OutputTensor, size)]), True, pair.memory)
+
+    assert ask(LIMIT)[1] < 0
+    assert answer(LIMIT).endswith(bytes(LIMIT))
+    with pytest.raises(
+        OutOfMemoryError, match=f"inputs of 1025 bytes do not fit into the input segment of 'm' {in_use}"
+    ):
+        ask(LIMIT + 1)
+    caller = "the model that called for it"
+    with pytest.raises(OutOfMemoryError, match=f"a response of 1025 bytes does not fit into .* of {caller} {in_use}"):
+        answer(LIMIT + 1)
+    inputs.release(everything)

@@ -219,7 +219,8 @@ def test_stub_of_another_protocol_is_refused_with_both_versions(tmp_path, monkey
 
     async def start():
         worker, _ = guest(launch_spec(tmp_path, IDENTITY))
-        with pytest.raises(ProtocolError, match=rf"the stub .* speaks protocol {spoken}, this server 99: remove"):
+        told = rf"the stub .* speaks protocol {spoken}, this server 99: remove it or copy"
+        with pytest.raises(ProtocolError, match=told):
             await worker.start()
         return worker.pid
 

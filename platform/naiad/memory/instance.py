@@ -44,7 +44,6 @@ class InstanceMemory:
         Raises:
             OutOfMemoryError: If the system refuses even small segments.
         """
-        self._name = name
         self.input_descriptor = self.output_descriptor = -1
         try:
             self.input_descriptor, input_size = create_memory(f"naiad-{name}-in", capacity)
@@ -79,25 +78,17 @@ class InstanceMemory:
                 os.close(descriptor)
         self.input_descriptor = self.output_descriptor = -1
 
-    def room_for(self, size: int) -> tuple[int, memoryview]:
+    def room_for(self, size: int) -> tuple[int, memoryview] | None:
         """Room for *size* bytes that the guest is to have: inputs of a batch, or results of a call.
 
         Returns:
             A block and the input segment; for few bytes, which travel in the message (INLINE_LIMIT), -1 - *size* and
-            memory of their own.
-
-        Raises:
-            OutOfMemoryError: If they do not fit into the free part of the segment.
+            memory of their own. None where they do not fit into the free part of the segment.
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))
         block = self.inputs.allocate(size)
-        if block < 0:
-            raise OutOfMemoryError(
-                f"tensors of {size} bytes do not fit into the input segment of '{self._name}' "
-                f"({self.inputs.in_use} of {self.inputs.capacity} bytes in use)"
-            )
-        return block, self.inputs.view
+        return None if block < 0 else (block, self.inputs.view)
 
     def lend(self, block: int, start: int, end: int) -> memoryview:
         """Bytes *start* to *end* of the output segment, whose *block* comes back when they are referred to no more.

@@ -17,7 +17,7 @@ from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
-from naiad.errors import Code, ProtocolError
+from naiad.errors import Code, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -195,7 +195,13 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         text = response.error.message.encode("utf-8", "replace")
         return _pack(number, -1, flags | wire.ERROR, _CODE_NUMBERS.get(response.error.code, 0), text, b"")
     layout, offsets, size = _layout_of(response)
-    block, segment = memory.room_for(size)
+    room = memory.room_for(size)
+    if room is None:
+        raise OutOfMemoryError(
+            f"a response of {size} bytes does not fit into the input segment of the model that called for it "
+            f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
+        )
+    block, segment = room
     base = max(block, 0)
     for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
         data = tensor.data

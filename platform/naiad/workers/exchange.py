@@ -17,7 +17,7 @@ from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
-from naiad.errors import Code, ModelError, ProtocolError
+from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
 from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
@@ -112,7 +112,13 @@ def write_execute(
     """
     layouts = [_input_layout(request, interface) for _, request in batch]
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
-    block, segment = memory.room_for(size)
+    room = memory.room_for(size)
+    if room is None:
+        raise OutOfMemoryError(
+            f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
+            f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
+        )
+    block, segment = room
     base = max(block, 0)
     requests = b""
     for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
