@@ -277,7 +277,7 @@ class TensorWriter:
 
 def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> bytes:
     """What a block that holds *buffers* at *offsets* would hold."""
-    if len(buffers) == 1:
+    if len(buffers) == 1:  # as with most models, and on the request path
         return bytes(buffers[0])
     block = bytearray(size)
     for buffer, offset in zip(buffers, offsets):
