@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,9 @@ class FakeEngine:
     - `repeat` is decoupled: INT32 IN = n gives n responses (of FP32 OUT) and then an end without one; n < 0 gives
       one response, then an error that ends it;
     - `failing` answers with an error; `not_ready` exists but cannot infer.
+
+    Attributes:
+        places: Where bodies were given a place: version, size, bytes before the tensors, and the place's memory.
     """
 
     def __init__(self) -> None:
@@ -63,6 +67,7 @@ class FakeEngine:
         self.unloads: list[tuple[str, bool]] = []
         self.all_statistics: list[ModelStatistics] = [sample_statistics("add_sub"), sample_statistics("identity")]
         self.models = {model.name: model for model in _models()}
+        self.places: list[tuple[int, int, int, weakref.ref[Any]]] = []
         self._tickets = 0
 
     def server_metadata(self) -> ServerMetadata:
@@ -123,6 +128,14 @@ class FakeEngine:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         await asyncio.sleep(0)
         self.unloads.append((name, unload_dependents))
+
+    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+        self._find(name, version)
+        if name == "later":
+            return None
+        memory = np.zeros(size, np.uint8)
+        self.places.append((version, size, ahead, weakref.ref(memory)))
+        return memoryview(memory)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
         model = self._find(request.model_name, request.model_version)

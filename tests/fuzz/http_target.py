@@ -66,7 +66,9 @@ class HttpTarget:
         self._methods = []
         connections: set[Connection] = set()
         transport = _Transport()
-        connection = Connection(self._handle, self._engine.cancel, connections, _LIMITS, self._heads, self._inbox)
+        connection = Connection(
+            self._handle, self._engine.cancel, connections, _LIMITS, self._heads, self._inbox, self._endpoints.landing
+        )
         connection.connection_made(transport)
         bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
         for start, end in itertools.pairwise(bounds):

@@ -104,6 +104,82 @@ def test_requests_reach_the_guest(pair, batch):
     assert pair.memory.inputs.in_use == 0
 
 
+@given(arrays=ARRAYS, ahead=st.integers(0, 200))
+def test_requests_that_were_read_into_the_segment_reach_the_guest(pair, arrays, ahead):
+    place = 4096 * -(-(sum(array.size for array in arrays) + ahead + 64) // 4096) if arrays else 0
+    request = landed(pair.memory, arrays, ahead)
+    fits = [sum(array.size for array in arrays[:index]) for index in range(len(arrays))]
+    is_sent_from_there = bool(arrays) and all(start % 64 == 0 for start in fits)
+
+    frame, block = write_execute(7, [(1, request)], pair.interface, pair.memory)
+    read = pair.reader.read(frame[wire.FRAME.size :])
+
+    assert contents(read.requests[0].inputs()) == named(arrays)
+    in_use = pair.memory.input_byte_size
+    if is_sent_from_there:
+        assert block >= 0
+        assert in_use == place, "something was copied"
+    again, other = write_execute(8, [(1, request)], pair.interface, pair.memory)
+    assert block < 0 or other != block, "the guest may have written to the first"
+    assert contents(pair.reader.read(again[wire.FRAME.size :]).requests[0].inputs()) == named(arrays)
+    for sent in (block, other):
+        if sent >= 0:
+            pair.memory.release(sent)
+    assert pair.memory.input_byte_size == place, "its request may be read again"
+    del request
+    assert pair.memory.input_byte_size == 0
+
+
+def landed(memory, arrays, ahead) -> InferRequest:
+    """A request for arrays that were read into the segment, behind *ahead* other bytes."""
+    body = bytes(ahead) + b"".join(array.tobytes() for array in arrays)
+    place = memory.landings.land(len(body), ahead)
+    place[:] = body
+    tensors = []
+    for name, array in zip(NAMES, arrays, strict=False):
+        tensors.append(InputTensor(name, Datatype.UINT8, array.shape, place[ahead : ahead + array.size]))
+        ahead += array.size
+    return InferRequest("m", 1, tensors)
+
+
+def test_a_request_read_into_the_segment_of_one_guest_may_go_to_another(pair):
+    other = InstanceMemory("other", capacity=1 << 28)
+    array = np.arange(5000) % 251
+    request = landed(other, [array.astype(np.uint8)], 10)
+    other.close()
+
+    frame, block = write_execute(1, [(1, request)], pair.interface, pair.memory)
+    read = pair.reader.read(frame[wire.FRAME.size :])
+
+    assert contents(read.requests[0].inputs()) == [("A", array.tolist())]
+    pair.memory.release(block)
+    assert pair.memory.input_byte_size == 0
+    del request
+    assert other.input_byte_size == 0
+
+
+def test_a_request_with_others_is_copied_to_them(pair):
+    arrays = [np.full(2000, number, np.uint8) for number in range(3)]
+    requests = [landed(pair.memory, [array], 30) for array in arrays]
+
+    frame, block = write_execute(1, list(enumerate(requests)), pair.interface, pair.memory)
+    read = pair.reader.read(frame[wire.FRAME.size :])
+
+    assert [contents(request.inputs()) for request in read.requests] == [[("A", array.tolist())] for array in arrays]
+    del requests
+    pair.memory.release(block)
+    assert pair.memory.input_byte_size == 0
+
+
+def test_what_is_still_being_read_never_fills_more_than_an_eighth_of_the_segment(pair):
+    place = pair.memory.landings.land(pair.memory.inputs.capacity // 8 - (1 << 20), 0)
+    assert place is not None
+    assert pair.memory.landings.land(1 << 21, 0) is None
+    del place
+    assert pair.memory.landings.land(1 << 21, 0) is not None
+    assert pair.memory.input_byte_size == 0
+
+
 @given(batch=st.lists(ARRAYS, min_size=1, max_size=4))
 def test_responses_reach_the_host(pair, batch):
     frame, _ = write_execute(

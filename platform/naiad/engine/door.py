@@ -58,6 +58,19 @@ class EngineDoor(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Begin to unload a model (explicit control mode only)."""
 
+    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to, so that it need not be copied there for the model.
+
+        Args:
+            name: The model that it asks.
+            version: Its version.
+            size: Bytes of the body.
+            ahead: How many of them come before the tensors.
+
+        Returns:
+            None where it makes no difference.
+        """
+
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """Queue *request*; its responses go to *sink*, possibly before this returns.
 

@@ -277,6 +277,10 @@ class Engine:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
+    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to. See `EngineDoor.land`."""
+        return self._registry.find(name, version).land(size, ahead)
+
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """Queue *request*; its responses go to *sink*. See `EngineDoor.submit`."""
         if self._state == "exiting":

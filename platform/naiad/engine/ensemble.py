@@ -146,6 +146,10 @@ class EnsembleVersion:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
+    def land(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002
+        """Anywhere: which of its models gets what is known only later."""
+        return None
+
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
         """Begin a request; return its key. See `Traffic.submit`.
 

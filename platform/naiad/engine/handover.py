@@ -154,6 +154,10 @@ class Handover:
         """See `ServedVersion`."""
         return self.new.totals
 
+    def land(self, size: int, ahead: int) -> memoryview | None:
+        """See `ServedVersion`."""
+        return self.new.land(size, ahead)
+
     def keep_responses(self, cache: ResponseCache) -> None:
         """See `ServedVersion`."""
         self.new.keep_responses(cache)

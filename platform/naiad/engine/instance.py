@@ -92,7 +92,7 @@ class Instance:
             name=self.name,
             pid=0 if worker is None else worker.pid,
             restarts=dict(self.restarts),
-            input_byte_size=0 if worker is None else worker.memory.inputs.in_use,
+            input_byte_size=0 if worker is None else worker.memory.input_byte_size,
             lent_outputs=0 if worker is None else worker.memory.lent,
         )
 

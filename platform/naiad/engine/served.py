@@ -82,6 +82,9 @@ class ServedVersion(Protocol):
     def tidy(self) -> None:
         """Called now and then: hand back what is not needed."""
 
+    def land(self, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to; None where it makes no difference."""
+
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
         """Queue a request; return its key. With *alone*, never behind another one on the same instance."""
 

@@ -144,6 +144,16 @@ class ModelVersion(Traffic):
         if idle:
             self._trims_due -= 1
 
+    def land(self, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to: to the instance that has least to do.
+
+        None where schedulers put requests together, which lays them out side by side, or may give one out again.
+        """
+        if self._waits:
+            return None
+        workers = [instance.worker for instance in self._active if instance.worker is not None]
+        return min(workers, key=_load).land(size, ahead) if workers else None
+
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
         """What a request waits for: the guests any of which could answer it; none if one is being started that may."""
         pending = self._pending.get(key)
@@ -189,6 +199,10 @@ class ModelVersion(Traffic):
 
     def _guest(self, worker: Worker) -> GuestName:
         return GuestName(self.config.name, self.version, worker.spec.name, worker.pid)
+
+
+def _load(worker: Worker) -> int:
+    return len(worker.batches)
 
 
 def input_names(config: ModelConfig) -> list[str]:

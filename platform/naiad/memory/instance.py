@@ -17,6 +17,7 @@ from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.errors import OutOfMemoryError
+from naiad.memory.landing import Landings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,7 @@ class InstanceMemory:
         input_descriptor: memfd to pass to the guest; closed by `drop_descriptors`.
         output_descriptor: Likewise.
         inputs: The input segment.
+        landings: Parts of it that requests are read into.
         outputs: The output segment as bytes.
         returned: Offsets of output blocks nobody refers to any more, to be told to the guest. Appended to by whichever
             thread drops the last reference.
@@ -56,6 +58,7 @@ class InstanceMemory:
                 f"cannot create shared memory for '{name}': {error}. Check the limits on address space (ulimit -v) "
                 "and file size (ulimit -f)"
             ) from error
+        self.landings = Landings(self.inputs)
         self.outputs = self._outputs.view
         self.returned: deque[int] = deque()
         self.is_release_due = False
@@ -65,6 +68,12 @@ class InstanceMemory:
     def output_capacity(self) -> int:
         """Bytes of the output segment."""
         return self._outputs.capacity
+
+    @property
+    def input_byte_size(self) -> int:
+        """Bytes of blocks of the input segment that are in use."""
+        self.landings.free_dropped()
+        return self.inputs.in_use
 
     @property
     def lent(self) -> int:
@@ -87,8 +96,19 @@ class InstanceMemory:
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))
+        self.landings.free_dropped()
         block = self.inputs.allocate(size)
         return None if block < 0 else (block, self.inputs.view)
+
+    def release(self, block: int) -> None:
+        """Take an input block back that the guest refers to no more."""
+        if not self.landings.release(block):
+            self.inputs.release(block)
+
+    def trim(self) -> None:
+        """Give free pages of the input segment back to the system."""
+        self.landings.free_dropped()
+        self.inputs.trim()
 
     def lend(self, block: int, start: int, end: int) -> memoryview:
         """Bytes *start* to *end* of the output segment, whose *block* comes back when they are referred to no more.
@@ -111,6 +131,7 @@ class InstanceMemory:
     def close(self) -> None:
         """Unmap; parts that are still lent stay valid until they are dropped."""
         self.drop_descriptors()
+        self.landings.close()
         self.inputs.close()
         self.outputs = memoryview(b"")
         self._outputs.close()

@@ -111,6 +111,10 @@ def write_execute(
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
     layouts = [_input_layout(request, interface) for _, request in batch]
+    if memory.landings and len(batch) == 1:
+        frames = _write_landed(number, batch[0], layouts[0], memory)
+        if frames is not None:
+            return frames
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
     room = memory.room_for(size)
     if room is None:
@@ -128,11 +132,28 @@ def write_execute(
             start = base + offset
             segment[start : start + len(data)] = data
         base += align(layout[2])
-    payload = wire.EXECUTE_HEAD.pack(number, len(batch), block) + (segment if block < 0 else b"") + requests
+    inline = bytes(segment) if block < 0 else b""
+    return _execute_frames(number, len(batch), block, inline + requests, memory), block
+
+
+def _write_landed(
+    number: int, keyed: tuple[int, InferRequest], layout: tuple[bytes, list[int], int], memory: InstanceMemory
+) -> tuple[bytes, int] | None:
+    """Likewise where the inputs lie in the segment already, as the guest will look for them; None where they do not."""
+    key, request = keyed
+    landed = memory.landings.take([tensor.data for tensor in request.inputs], layout[1])
+    if landed is None:
+        return None
+    block, start = landed
+    return _execute_frames(number, 1, block, _pack_request(key, request, layout[0], start), memory), block
+
+
+def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:
+    payload = wire.EXECUTE_HEAD.pack(number, count, block) + rest
     frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
     if memory.is_release_due or len(memory.returned) >= _RELEASES_RIDE:  # small blocks go back many at a time
         frames = pack_returned(memory) + frames
-    return frames, block
+    return frames
 
 
 def pack_returned(memory: InstanceMemory) -> bytes:

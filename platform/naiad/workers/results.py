@@ -47,7 +47,7 @@ class Results:
             if block not in self._kept:
                 raise ProtocolError(f"it gave back an input block at {block} that it does not hold")
             del self._kept[block]
-            self._memory.inputs.release(block)
+            self._memory.release(block)
         self.retry()
 
     def retry(self) -> None:

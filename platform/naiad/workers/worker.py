@@ -231,6 +231,10 @@ class Worker:
         self.open.update(keys)
         return number
 
+    def land(self, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to that it may be given. See `Landings.land`."""
+        return None if self._is_gone else self.memory.landings.land(size, ahead)
+
     def cancel(self, keys: Sequence[int]) -> None:
         """Tell the model that nobody waits for these requests any more."""
         self._send(wire.pack(wire.Kind.CANCEL, keys))
@@ -260,7 +264,7 @@ class Worker:
         """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
         self._tell_returned()
         if idle and not self.batches:
-            self.memory.inputs.trim()
+            self.memory.trim()
             self._send(wire.pack(wire.Kind.TRIM))
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ class Worker:
             if read.kept:
                 self._results.keep(batch.block)
             else:
-                self.memory.inputs.release(batch.block)
+                self.memory.release(batch.block)
         self._owner.batch_done(self, batch, read.started, read.ended)
         self._results.retry()
 

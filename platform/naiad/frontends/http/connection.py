@@ -3,8 +3,8 @@
 httptools parses, each distinct head once (`heads`). Requests that need more than their head to be understood (chunked
 bodies, `Expect`) go through the parser as a whole, and so does what comes in one piece with them.
 
-Large bodies are read straight into one buffer of their size, which the engine then copies from. The buffer is kept for
-the connection's next large body.
+Long bodies are read straight to where the model that they ask finds them (`Landing`). Where there is no such place,
+they are read into one buffer of their size, which is kept for the connection's next long body.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 import httptools
 
 from naiad.frontends.http.answering import Answering
-from naiad.frontends.http.heads import Head, HeadCache, Headers, parsed_head, without_upgrade
+from naiad.frontends.http.heads import Head, HeadCache, Headers, parsed_head, tensors_at, without_upgrade
 from naiad.frontends.http.messages import Exchange, error_text
 from naiad.protocol.inference import Buffer
 
 BUFFER = 1 << 17
+"""So much is read at once. Longer bodies are read straight to their place, which costs one read more: at 64 KiB as much
+as it saves."""
+
+Landing: TypeAlias = Callable[[Head], memoryview | None]
+"""Gives the body of the request with this head a place to be read to; None where it makes no difference."""
+
 _SLICED = 4096
 """Bodies up to this are cut out of what was received; longer ones are views of it."""
-_DIRECT = 1 << 16
-"""Bodies longer than this are read straight into their own buffer."""
-_HEAD = 4096
-"""So much is read at first where a long body may follow: what came with the head has to be copied to the rest."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -59,6 +61,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         limits: Limits,
         heads: HeadCache,
         inbox: memoryview,
+        landing: Landing | None = None,
     ) -> None:
         """Serve a connection.
 
@@ -70,13 +73,14 @@ class Connection(Answering, asyncio.BufferedProtocol):
             heads: Heads seen before.
             inbox: Where the socket is read into; shared by the connections of a loop, since what arrives is taken out
                 before the loop turns to the next connection.
+            landing: Where to read long bodies to.
         """
         Answering.__init__(self, handle, cancel)
         self._connections = connections
         self._limits = limits
         self._view = inbox
-        self._head_view = inbox[:_HEAD]
-        self._was_long = False  # the last body: the next one may be, too
+        self._landing = landing
+        self._first = BUFFER  # so much of the next request is read at once: no more than comes before a long body
         self._heads = heads
         self._rest = b""  # received and not yet a whole request
         self._direct_head: Head | None = None
@@ -92,8 +96,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._is_whole = False
         self._chunks: list[bytes] = []
         self._received = 0
-        self._direct: bytearray | None = None
-        self._direct_view: memoryview | None = None
+        self._direct: memoryview | None = None
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
@@ -105,24 +108,25 @@ class Connection(Answering, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client went away, or we closed."""
         self._connections.discard(self)
+        self._direct = None
         self._client_left()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the next bytes of the socket go."""
-        if self._direct_view is not None:
-            return self._direct_view[self._received :]
-        return self._head_view if self._was_long else self._view
+        if self._direct is not None:
+            return self._direct[self._received :]
+        return self._view[: self._first]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
         if self._is_closing:
             return  # after what was refused nothing counts any more
-        if self._direct_view is not None:
+        if self._direct is not None:
             self._received += nbytes
-            if self._received == len(self._direct_view):
+            if self._received == len(self._direct):
                 self._finish_direct()
             return
-        self._was_long = False
+        self._first = BUFFER
         if self._parser is not None:
             self._parse(self._view[:nbytes])
         else:
@@ -152,8 +156,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
                 return
             following = end + head.body_size
             if following > size:
-                if head.body_size > _DIRECT:
-                    self._begin_direct_body(head, memoryview(data)[end:])
+                if head.body_size > BUFFER:
+                    self._begin_direct_body(head, memoryview(data)[end:], end - position)
                     return
                 break
             body = data[end:following] if head.body_size <= _SLICED else memoryview(data)[end:following]
@@ -166,16 +170,19 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._parser = httptools.HttpRequestParser(self)
         self._parse(without_upgrade(data[position:]))
 
-    def _begin_direct_body(self, head: Head, begun: memoryview) -> None:
+    def _begin_direct_body(self, head: Head, begun: memoryview, head_size: int) -> None:
         if head.body_size > self._limits.body_bytes:
             self._refuse_body(head.body_size)
             return
         self._rest = b""
         self._direct_head = head
-        self._begin_direct(head.body_size)
+        self._direct = None if self._landing is None else self._landing(head)
+        if self._direct is None:
+            self._begin_direct(head.body_size)
         assert self._direct is not None
         self._direct[: len(begun)] = begun
         self._received = len(begun)
+        self._first = head_size + tensors_at(head.headers)  # of the next request, which may be like this one
 
     # -- httptools ----------------------------------------------------------------------------------------------
 
@@ -222,7 +229,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if size > self._limits.body_bytes:
                 self._refuse_body(size)
                 return
-            if size > _DIRECT:
+            if size > BUFFER:
                 self._begin_direct(size)
         if self._headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
             self._transport.write(_CONTINUE)
@@ -243,8 +250,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._is_whole = True
         body: Buffer
         if self._direct is not None:
-            body = memoryview(self._direct)[: self._received]
-            self._direct = self._direct_view = None
+            body = self._direct[: self._received]
+            self._direct = None
         else:
             chunks = self._chunks
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -260,15 +267,13 @@ class Connection(Answering, asyncio.BufferedProtocol):
         # Nobody else holds the kept buffer: its request was answered before this one could begin to be handled,
         # unless that is still going on, in which case it is not kept yet.
         kept, self._kept = self._kept, bytearray()
-        self._direct = kept if len(kept) == size else bytearray(size)
-        self._direct_view = memoryview(self._direct)
-        self._was_long = True
+        self._direct = memoryview(kept if len(kept) == size else bytearray(size))
 
     def _finish_direct(self) -> None:
-        body = self._direct_view
+        body = self._direct
         assert body is not None
         head, self._direct_head = self._direct_head, None
-        self._direct = self._direct_view = None
+        self._direct = None
         if head is None:
             head = self._parsed_head()
             self._parser = None  # it still waits for this body

@@ -15,7 +15,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http import compression
 from naiad.frontends.http.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.frontends.http.generate import Generate
-from naiad.frontends.http.heads import propagated, spelled
+from naiad.frontends.http.heads import Head, propagated, spelled, tensors_at
 from naiad.frontends.http.infer_request import parse_json, parse_raw
 from naiad.frontends.http.infer_response import infer_response, write_infer
 from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
@@ -115,6 +115,18 @@ class Endpoints:
                 exchange.respond(self._answers[route.endpoint](exchange, route))
         except NaiadError as problem:
             exchange.respond(_refusal(problem))
+
+    def landing(self, head: Head) -> memoryview | None:
+        """Where the body of a long request may be read to: to the model that it asks, if it has tensors as bytes."""
+        route = self._route(head.path)
+        if route is None or route.endpoint is not Endpoint.INFER or b"content-encoding" in head.headers:
+            return None
+        if b"inference-header-content-length" not in head.headers:
+            return None
+        try:
+            return self._engine.land(route.name, route.version, head.body_size, tensors_at(head.headers))
+        except NaiadError:
+            return None  # which its answer will say
 
     def _handle_further(self, exchange: Exchange) -> None:
         """Answer a request for a path that is none of KServe's."""

@@ -94,6 +94,12 @@ def propagated(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED if name.encode() in headers}
 
 
+def tensors_at(headers: Mapping[bytes, bytes]) -> int:
+    """How many bytes of the body come before those of its tensors (Inference-Header-Content-Length); 0 if not told."""
+    length = headers.get(b"inference-header-content-length", b"")
+    return int(length) if length.isdigit() else 0
+
+
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
     """The head that *parser* has read, and whose request it has not left; *size* is that of the body."""
     method = parser.get_method().decode()

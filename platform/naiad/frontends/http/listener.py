@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from naiad.config.tls import TlsFiles
 from naiad.errors import OptionError
-from naiad.frontends.http.connection import BUFFER, Connection, Limits
+from naiad.frontends.http.connection import BUFFER, Connection, Landing, Limits
 from naiad.frontends.http.heads import HeadCache
 from naiad.frontends.http.messages import Exchange
 from naiad.frontends.tls import http_context
@@ -29,6 +29,7 @@ class HttpListener:
         reuse_port: bool = False,
         limits: Limits | None = None,
         tls: TlsFiles | None = None,
+        landing: Landing | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -41,6 +42,7 @@ class HttpListener:
             reuse_port: Whether several servers may share the port.
             limits: Bounds on requests.
             tls: Certificates; without them there is no TLS.
+            landing: Where to read long bodies to.
         """
         self._handle = handle
         self._cancel = cancel
@@ -50,6 +52,7 @@ class HttpListener:
         self._reuse_port = reuse_port
         self._limits = limits or Limits()
         self._tls = tls
+        self._landing = landing
         self._connections: set[Connection] = set()
         self._heads = HeadCache()
         self._server: asyncio.Server | None = None
@@ -62,9 +65,15 @@ class HttpListener:
         """
         loop = asyncio.get_running_loop()
         inbox = memoryview(bytearray(BUFFER))
+
+        def connection() -> Connection:
+            return Connection(
+                self._handle, self._cancel, self._connections, self._limits, self._heads, inbox, self._landing
+            )
+
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._handle, self._cancel, self._connections, self._limits, self._heads, inbox),
+                connection,
                 self._address,
                 self._port,
                 backlog=_BACKLOG,

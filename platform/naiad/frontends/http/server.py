@@ -63,4 +63,5 @@ class HttpFrontend(HttpListener):
             reuse_port=reuse_port,
             limits=limits,
             tls=tls,
+            landing=endpoints.landing,
         )
