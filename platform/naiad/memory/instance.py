@@ -96,13 +96,16 @@ class InstanceMemory:
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))
-        self.landings.free_dropped()
+        if self.landings.dropped:
+            self.landings.free_dropped()
         block = self.inputs.allocate(size)
         return None if block < 0 else (block, self.inputs.view)
 
     def release(self, block: int) -> None:
         """Take an input block back that the guest refers to no more."""
-        if not self.landings.release(block):
+        if block in self.landings.sent:
+            del self.landings.sent[block]  # the request may refer to it still
+        else:
             self.inputs.release(block)
 
     def trim(self) -> None:

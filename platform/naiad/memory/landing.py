@@ -38,18 +38,20 @@ class _Landing(NamedTuple):
 
 
 class Landings:
-    """Of one input segment."""
+    """Of one input segment.
+
+    Attributes:
+        waiting: What may yet be sent from where it landed, by the id of its array, which lives as long as its entry.
+        sent: Arrays that the guest has, by block.
+        dropped: Blocks nobody refers to any more. Appended to by whichever thread drops the last reference.
+    """
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._waiting: dict[int, _Landing] = {}  # by id of their array, which lives as long as its entry
-        self._sent: dict[int, _Bytes] = {}  # by block
+        self.waiting: dict[int, _Landing] = {}
+        self.sent: dict[int, _Bytes] = {}
+        self.dropped: deque[int] = deque()
         self._watched: dict[int, weakref.ref[_Bytes]] = {}  # by block
-        self._dropped: deque[int] = deque()  # appended to by whichever thread drops the last reference
-
-    def __bool__(self) -> bool:
-        """Whether there is anything that may yet be sent from where it landed."""
-        return bool(self._waiting)
 
     def land(self, size: int, ahead: int) -> memoryview | None:
         """Room for *size* bytes to be read into, the first *ahead* of which are no tensors.
@@ -71,19 +73,19 @@ class Landings:
         key = id(array)
 
         def gone(_: object) -> None:
-            self._waiting.pop(key, None)
+            self.waiting.pop(key, None)
             del self._watched[block]
-            self._dropped.append(block)
+            self.dropped.append(block)
 
         self._watched[block] = weakref.ref(array, gone)
         view = memoryview(array)  # type: ignore[arg-type] # numpy arrays export buffers on every version
-        self._waiting[key] = _Landing(block, start, _address(view))
+        self.waiting[key] = _Landing(block, start, _address(view))
         return view
 
     def take(self, tensors: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
         """The block in which *tensors* have landed and where in the segment they begin.
 
-        The block is the guest's then, until `release`.
+        The block is the guest's then, and in `sent`.
 
         Args:
             tensors: Bytes of each.
@@ -93,7 +95,7 @@ class Landings:
             None where they lie anywhere else, or in another order or at other distances, and so have to be copied.
         """
         array: Any = tensors[0].obj if tensors and isinstance(tensors[0], memoryview) else None
-        landing = self._waiting.get(id(array))
+        landing = self.waiting.get(id(array))
         if landing is None:
             return None
         first = _address(tensors[0])  # type: ignore[arg-type] # of a memoryview
@@ -103,22 +105,18 @@ class Landings:
         for tensor, offset in zip(tensors, offsets, strict=True):
             if not isinstance(tensor, memoryview) or tensor.obj is not array or _address(tensor) != first + offset:
                 return None
-        del self._waiting[id(array)]
-        self._sent[landing.block] = array
+        del self.waiting[id(array)]
+        self.sent[landing.block] = array
         return landing.block, start
-
-    def release(self, block: int) -> bool:
-        """The guest refers to *block* no more; False if nothing had landed there."""
-        return self._sent.pop(block, None) is not None
 
     def free_dropped(self) -> None:
         """Take blocks back that nobody refers to any more."""
-        while self._dropped:
-            self._segment.release(self._dropped.popleft())
+        while self.dropped:
+            self._segment.release(self.dropped.popleft())
 
     def close(self) -> None:
         """The guest is gone."""
-        self._sent.clear()
+        self.sent.clear()
 
 
 _NO_BYTES = ctypes.c_char * 0

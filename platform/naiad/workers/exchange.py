@@ -111,7 +111,7 @@ def write_execute(
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
     layouts = [_input_layout(request, interface) for _, request in batch]
-    if memory.landings and len(batch) == 1:
+    if memory.landings.waiting and len(batch) == 1:
         frames = _write_landed(number, batch[0], layouts[0], memory)
         if frames is not None:
             return frames
