@@ -69,6 +69,18 @@ def test_small_outputs_are_copied_and_their_block_is_free_at_once(memory, interf
     assert (answer.response.model_name, answer.response.model_version) == ("m", 3)
 
 
+def test_outputs_up_to_the_limit_are_the_responses_own(memory, interface):
+    memory.returned.clear()
+    half = COPY_LIMIT // 8
+    written = bytes(memory.outputs[: 8 * half])
+    answer = only(message(entry([fp32(half), fp32(half, offset=4 * half, position=1)], block=0)), interface, memory)
+    assert (list(memory.returned), memory.lent) == ([0], 0)
+    memory.outputs[: 8 * half] = bytes(8 * half)  # by the next response
+    first, second = [bytes(output.data) for output in answer.response.outputs]
+    memory.outputs[: 8 * half] = written
+    assert first + second == written
+
+
 def test_outputs_of_few_bytes_come_in_the_message(memory, interface):
     memory.returned.clear()
     inline = bytes(range(8)) + bytes(56) + b"more"

@@ -17,6 +17,8 @@ from naiad.protocol.inference import Buffer
 
 _DATATYPES = tuple(Datatype)
 _BF16 = 14
+_SLICED = 4096
+"""Tensors that were copied out together are cut apart up to this size, which is cheaper than views of them."""
 
 
 class TensorLayout:
@@ -82,6 +84,8 @@ def take_over(
         raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
     if layout.end <= COPY_LIMIT:
         data: Buffer = bytes(memory.outputs[block : block + layout.end])
+        if len(layout.entries) > 1 and layout.end > _SLICED:
+            data = memoryview(data)
         memory.returned.append(block)
     else:
         data = memory.lend(block, block, block + layout.end)
