@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from environments.web import Web, serving
 from naiad.config.environment_source import EnvironmentSource, shown
-from naiad.environments.download import download, read_small
+from naiad.environments.download import download, note_of, read_small, read_version
 from naiad.errors import ExecutionEnvironmentError
 
 CONTENT = os.urandom(300_000)
@@ -151,6 +151,24 @@ def test_an_object_store_that_breaks_off_is_gone_on_with(memory, tmp_path, recor
 
     assert fetch("memory://bucket/e.tgz", tmp_path / "e.part", recorder) == CONTENT
     assert Breaking.reads == [0, 100_000, 100_000, 300_000]
+
+
+def test_a_part_that_is_longer_than_its_file_is_not_gone_on_with(memory, tmp_path, recorder):
+    part = tmp_path / "e.part"
+    fetch("memory://bucket/e.tgz", part, recorder)
+    with part.open("ab") as file:
+        file.write(b"what another reader of the same connection made come twice")
+    assert note_of(part).exists()
+
+    assert fetch("memory://bucket/e.tgz", part, recorder) == CONTENT
+
+
+def test_asking_for_its_version_opens_no_file_of_an_object_store(memory, monkeypatch):
+    version = read_version("memory://bucket/e.tgz")
+    monkeypatch.setattr(type(memory), "_open", lambda *_, **__: pytest.fail("opened"))
+
+    assert version
+    assert read_version("memory://bucket/e.tgz") == version
 
 
 def test_a_folder_of_an_object_store_is_refused(memory, tmp_path, recorder):

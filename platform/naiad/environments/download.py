@@ -123,6 +123,8 @@ def read_version(uri: str) -> str:
         ExecutionEnvironmentError: If it is not there or cannot be reached.
     """
     try:
+        if not _is_http(uri):  # of what is stored its listing tells, without opening it
+            return _version(_stored(uri)[1])
         with _open(uri, 0, "") as opened:
             return opened.version
     except _InterruptedError as error:
@@ -179,13 +181,13 @@ def _check_space(uri: str, into: Path, opened: _Opened) -> None:
 
 @contextmanager
 def _open(uri: str, offset: int, version: str) -> Iterator[_Opened]:
-    opened = (
-        _open_http(uri, offset, version)
-        if uri.startswith(("http://", "https://"))
-        else _open_stored(uri, offset, version)
-    )
+    opened = _open_http(uri, offset, version) if _is_http(uri) else _open_stored(uri, offset, version)
     with contextlib.closing(opened.stream):
         yield opened
+
+
+def _is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
 
 
 def _open_http(uri: str, offset: int, version: str) -> _Opened:
@@ -226,6 +228,15 @@ def _refused(uri: str, error: urllib.error.HTTPError) -> Exception:
 
 
 def _open_stored(uri: str, offset: int, version: str) -> _Opened:
+    storage, info = _stored(uri)
+    now, total = _version(info), info.get("size")
+    # Of more than there is nobody knows which part is right.
+    start = offset if now == version and (total is None or offset <= total) else 0
+    return _Opened(_open_at(storage, start), start, total, now)
+
+
+def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
+    """A file of an object store, and what that says of it."""
     try:
         storage = open_storage(uri)
         with storage_errors(f"cannot read {uri}"):
@@ -239,9 +250,7 @@ def _open_stored(uri: str, offset: int, version: str) -> _Opened:
             f"cannot use the execution environment {uri}: it is a folder, and from elsewhere only archives can be "
             "used; pack it with `naiad env pack`"
         )
-    now = _version(info)
-    start = offset if now == version else 0
-    return _Opened(_open_at(storage, start), start, info.get("size"), now)
+    return storage, info
 
 
 def _open_at(storage: Storage, start: int) -> IO[bytes]:
