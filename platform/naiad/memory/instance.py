@@ -11,16 +11,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
 
 from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.errors import OutOfMemoryError
 from naiad.memory.landing import Landings
-
-if TYPE_CHECKING:
-    import numpy as np
+from naiad.memory.watched import Bytes, watch
 
 COPY_LIMIT = 128 << 10
 """Outputs up to this many bytes are copied, which is cheaper than lending them: their block is warm when the next
@@ -63,7 +60,7 @@ class InstanceMemory:
         self.outputs = self._outputs.view
         self.returned: deque[int] = deque()
         self.is_release_due = False
-        self._lent: dict[int, weakref.ref[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}
+        self._lent: dict[int, weakref.ref[Bytes]] = {}
 
     @property
     def output_capacity(self) -> int:
@@ -102,6 +99,10 @@ class InstanceMemory:
         block = self.inputs.allocate(size)
         return None if block < 0 else (block, self.inputs.view)
 
+    def full(self, problem: str) -> OutOfMemoryError:
+        """The error for what has no room in the input segment, as *problem* says."""
+        return OutOfMemoryError(f"{problem} ({self.inputs.in_use} of {self.inputs.capacity} bytes in use)")
+
     def release(self, block: int) -> None:
         """Take an input block back that the guest refers to no more."""
         if block in self.landings.sent:
@@ -119,18 +120,14 @@ class InstanceMemory:
 
         Both must have been checked against the segment's size.
         """
-        # Here, as importing it takes as long as starting a guest, which nothing has to wait for.
-        import numpy as np
-
-        array = np.frombuffer(self.outputs, dtype=np.uint8, count=end - start, offset=start)
 
         def give_back(_: object) -> None:
             self._lent.pop(block, None)
             self.returned.append(block)
             self.is_release_due = True
 
-        self._lent[block] = weakref.ref(array, give_back)
-        return memoryview(array)  # type: ignore[arg-type] # numpy arrays export buffers on every version
+        view, self._lent[block] = watch(self.outputs, start, end - start, give_back)
+        return view
 
     def close(self) -> None:
         """Unmap; parts that are still lent stay valid until they are dropped."""

@@ -13,17 +13,12 @@ import ctypes
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from naiad_stub.segment import ALIGNMENT, Segment
 
+from naiad.memory.watched import Bytes, watch
 from naiad.protocol.inference import Buffer
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
-
 
 _SHARE = 8
 """One part in so many of a segment may be in use where something lands."""
@@ -49,18 +44,15 @@ class Landings:
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self.waiting: dict[int, _Landing] = {}
-        self.sent: dict[int, _Bytes] = {}
+        self.sent: dict[int, object] = {}
         self.dropped: deque[int] = deque()
-        self._watched: dict[int, weakref.ref[_Bytes]] = {}  # by block
+        self._watched: dict[int, weakref.ref[Bytes]] = {}  # by block
 
     def land(self, size: int, ahead: int) -> memoryview | None:
         """Room for *size* bytes to be read into, the first *ahead* of which are no tensors.
 
         None where too much of the segment would be in use: what is still under way must not keep others out.
         """
-        # Here, as importing it takes as long as starting a guest, which nothing has to wait for.
-        import numpy as np
-
         self.free_dropped()
         segment = self._segment
         if segment.in_use + size > segment.capacity // _SHARE:
@@ -69,16 +61,14 @@ class Landings:
         if block < 0:
             return None
         start = block + -ahead % ALIGNMENT
-        array = np.frombuffer(segment.view, np.uint8, size, start)
-        key = id(array)
 
         def gone(_: object) -> None:
             self.waiting.pop(key, None)
             del self._watched[block]
             self.dropped.append(block)
 
-        self._watched[block] = weakref.ref(array, gone)
-        view = memoryview(array)  # type: ignore[arg-type] # numpy arrays export buffers on every version
+        view, self._watched[block] = watch(segment.view, start, size, gone)
+        key = id(view.obj)
         self.waiting[key] = _Landing(block, start, _address(view))
         return view
 
@@ -94,11 +84,13 @@ class Landings:
         Returns:
             None where they lie anywhere else, or in another order or at other distances, and so have to be copied.
         """
-        array: Any = tensors[0].obj if tensors and isinstance(tensors[0], memoryview) else None
+        if not tensors or not isinstance(tensors[0], memoryview):
+            return None
+        array = tensors[0].obj
         landing = self.waiting.get(id(array))
         if landing is None:
             return None
-        first = _address(tensors[0])  # type: ignore[arg-type] # of a memoryview
+        first = _address(tensors[0])
         start = landing.start + first - landing.address
         if start % ALIGNMENT:
             return None

@@ -17,7 +17,7 @@ from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
-from naiad.errors import Code, OutOfMemoryError, ProtocolError
+from naiad.errors import Code, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -197,9 +197,8 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
     layout, offsets, size = _layout_of(response)
     room = memory.room_for(size)
     if room is None:
-        raise OutOfMemoryError(
-            f"a response of {size} bytes does not fit into the input segment of the model that called for it "
-            f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
+        raise memory.full(
+            f"a response of {size} bytes does not fit into the input segment of the model that called for it"
         )
     block, segment = room
     base = max(block, 0)

@@ -17,7 +17,7 @@ from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.segment import align
 
-from naiad.errors import Code, ModelError, OutOfMemoryError, ProtocolError
+from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
 from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
@@ -118,10 +118,7 @@ def write_execute(
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
     room = memory.room_for(size)
     if room is None:
-        raise OutOfMemoryError(
-            f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}' "
-            f"({memory.inputs.in_use} of {memory.inputs.capacity} bytes in use)"
-        )
+        raise memory.full(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
     block, segment = room
     base = max(block, 0)
     requests = b""
@@ -132,8 +129,8 @@ def write_execute(
             start = base + offset
             segment[start : start + len(data)] = data
         base += align(layout[2])
-    inline = bytes(segment) if block < 0 else b""
-    return _execute_frames(number, len(batch), block, inline + requests, memory), block
+    rest = b"".join((segment, requests)) if block < 0 else requests
+    return _execute_frames(number, len(batch), block, rest, memory), block
 
 
 def _write_landed(

@@ -80,7 +80,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._limits = limits
         self._view = inbox
         self._landing = landing
-        self._first = BUFFER  # so much of the next request is read at once: no more than comes before a long body
+        self._begin = inbox  # where a request's beginning is read into: no more of it than comes before a long body
         self._heads = heads
         self._rest = b""  # received and not yet a whole request
         self._direct_head: Head | None = None
@@ -115,7 +115,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         """Where the next bytes of the socket go."""
         if self._direct is not None:
             return self._direct[self._received :]
-        return self._view[: self._first]
+        return self._begin
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
@@ -126,7 +126,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if self._received == len(self._direct):
                 self._finish_direct()
             return
-        self._first = BUFFER
+        self._begin = self._view
         if self._parser is not None:
             self._parse(self._view[:nbytes])
         else:
@@ -182,7 +182,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         assert self._direct is not None
         self._direct[: len(begun)] = begun
         self._received = len(begun)
-        self._first = head_size + tensors_at(head.headers)  # of the next request, which may be like this one
+        self._begin = self._view[: head_size + tensors_at(head.headers)]  # the next request may be like this one
 
     # -- httptools ----------------------------------------------------------------------------------------------
 
