@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from naiad.config.flag import Accepted, Flag, Refused
-from naiad.config.flags import SERVER_FLAGS
+from naiad.config.server.flag import Accepted, Flag, Refused
+from naiad.config.server.flags import SERVER_FLAGS
 
 PAGE = Path(__file__).parent / "reference" / "flags.md"
 
 _INTRODUCTION = """\
 # Flags of `tritonserver` and `naiad serve`
 
-Written by `docs/make_flags.py` from `naiad.config.flags`; `naiad explain MODEL` takes the same flags.
+Written by `docs/make_flags.py` from `naiad.config.server.flags`; `naiad explain MODEL` takes the same flags.
 A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough.
 
 - **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).

@@ -6,11 +6,14 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
-from naiad.environments.placement import spread
+from naiad.environments.store.placement import spread
 
 # Files of tests run side by side, on machines that may have other work, too: how long an example takes says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Environments, archives and stores that several folders of tests use.
+pytest_plugins = ["support.environment_fixtures"]
 
 
 @pytest.fixture(scope="session", autouse=True)

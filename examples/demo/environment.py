@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from naiad.environments.build import build
-from naiad.environments.pack import pack
+from naiad.environments.building.build import build
+from naiad.environments.building.pack import pack
 
 
 def packed_environment(

@@ -14,12 +14,12 @@ from typing import Any
 
 import uvloop
 
-from naiad.config.backend_settings import WITHOUT_EFFECT, effective_settings
-from naiad.config.options import ModelControlMode, ServerOptions
-from naiad.engine.control import ModelControl
+from naiad.config.server.backend_settings import WITHOUT_EFFECT, effective_settings
+from naiad.config.server.options import ModelControlMode, ServerOptions
+from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
-from naiad.engine.limited import SharedLimiter
-from naiad.engine.loading import Loader, LoadSettings
+from naiad.engine.loading.loader import Loader, LoadSettings
+from naiad.engine.serving.rate_limiter import SharedLimiter
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy

@@ -12,18 +12,18 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from naiad.config.options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.engine.engine import Engine
-from naiad.engine.loading import Loader
-from naiad.environments.entries import entry_sizes
+from naiad.engine.loading.loader import Loader
+from naiad.environments.store.entries import entry_sizes
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.grpc.server import GrpcFrontend
-from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
-from naiad.frontends.http.connection import Limits
-from naiad.frontends.http.listener import HttpListener
-from naiad.frontends.http.messages import Exchange
-from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.http1.connection import Limits
+from naiad.frontends.http1.listener import HttpListener
+from naiad.frontends.http1.messages import Exchange
+from naiad.frontends.kserve_grpc.server import GrpcFrontend
+from naiad.frontends.kserve_grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families
 from naiad.frontends.metrics.collect import Collector
@@ -31,11 +31,11 @@ from naiad.frontends.metrics.custom import custom_families
 from naiad.frontends.metrics.guests import guest_families, store_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.regions import ClientRegions
-from naiad.frontends.tracing import Tracer
+from naiad.frontends.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
+    from naiad.frontends.console.state import Origin
     from naiad.frontends.openai.api import OpenAiApi
-    from naiad.frontends.ui.state import Origin
 
 __all__ = ["listen", "metrics_frontend"]
 
@@ -170,15 +170,15 @@ def _further(
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.handle_further)
     if options.ui:
-        from naiad.frontends.ui.page import Ui  # here and below: most servers have none of it
-        from naiad.frontends.ui.state import State
+        from naiad.frontends.console.page import Ui  # here and below: most servers have none of it
+        from naiad.frontends.console.state import State
 
         handlers.append(Ui(State(engine, lambda: _origins(loader))).handle_further)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 
 def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
-    from naiad.frontends.ui.state import Origin
+    from naiad.frontends.console.state import Origin
 
     return {
         (key, str(version)): Origin(

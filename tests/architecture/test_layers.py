@@ -9,13 +9,13 @@ from architecture.sources import GUEST, HOST, Source, python_files
 
 LAYERS = (
     # `naiad` itself is the version; `logs` is below everything as `errors` is, since everything logs.
-    {"naiad", "errors", "logs"},
+    {"naiad", "errors", "logs", "json_cache"},
     # One layer of values in the design, in this order: tensors of a configuration have datatypes of the protocol.
     {"protocol"},
     {"config"},
     {"scheduling", "lifecycle"},
     # Both repositories and environments may lie elsewhere.
-    {"storage"},
+    {"storage", "interpreters"},
     {"repository", "resolution", "environments", "memory"},
     {"workers"},
     {"engine"},
@@ -44,7 +44,7 @@ NEWER_THAN_GUEST = {"annotationlib", "compression", "graphlib", "tomllib", "zone
 
 
 def _part(module: str) -> str:
-    """The layer's folder of a module of the host: `config` for `naiad.config.flags`."""
+    """The layer's folder of a module of the host: `config` for `naiad.config.server.flags`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in LEVELS else "naiad"
 

@@ -17,10 +17,10 @@ from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, damage, digests
 from naiad.bundle.program import run_script
 from naiad.bundle.rewriting import rewrite_backend, rewrite_config
 from naiad.bundle.unpacking import unpacked, write_bundle
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import split
-from naiad.config.options import options_from
-from naiad.environments.members import Packed
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import split
+from naiad.config.server.options import options_from
+from naiad.environments.building.members import Packed
 from naiad.environments.progress import LogReporter
 from naiad.errors import BundleError
 
@@ -184,7 +184,7 @@ def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp
 
 def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):
     pytest.importorskip("cryptography")
-    from naiad.environments.trust import create_key
+    from naiad.environments.archives.trust import create_key
 
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "k"\npublic = "{create_key(tmp_path / "k.pem")}"\n')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.options import parse_options
+from naiad.config.server.options import parse_options
 from naiad.errors import OptionError
 
 

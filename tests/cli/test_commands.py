@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from naiad import json_cache
 from naiad.cli.usage import usage
-from naiad.config.flags import SERVER_FLAGS
-from naiad.environments import jsonfile
+from naiad.config.server.flags import SERVER_FLAGS
 
 BIN = Path(sys.executable).parent
 CONFIG = """
@@ -205,7 +205,7 @@ def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
         ),
         ("b" * 64, {}),
     ):
-        jsonfile.write(tmp_path / digest / "ready.json", record)
+        json_cache.write(tmp_path / digest / "ready.json", record)
     (tmp_path / ("c" * 64)).mkdir()  # being unpacked
     result = run("naiad", "env", "list", NAIAD_STORE=str(tmp_path))
     lines = result.stdout.splitlines()

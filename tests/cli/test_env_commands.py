@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from environments.makers import member, write_tar
+from naiad import json_cache
 from naiad.cli.commands import _naiad, run
-from naiad.config.quantities import parse_seconds, parse_size, size_text
-from naiad.environments import jsonfile
-from naiad.environments.uses import Uses
+from naiad.config.server.quantities import parse_seconds, parse_size, size_text
+from naiad.environments.store.uses import Uses
 from naiad.errors import NaiadError, OptionError
 
 DAY = 86_400
@@ -22,7 +22,7 @@ def entry(store: Path, letter: str, *, days: float, size: int) -> str:
     """An entry that was used so many days ago; returns its digest."""
     digest = letter * 64
     record = {"archive": f"/{letter}.tgz", "made": 0.0, "size": [1, size], "interpreter": {"version": [3, 10, 1]}}
-    jsonfile.write(store / digest / "ready.json", record)
+    json_cache.write(store / digest / "ready.json", record)
     uses = Uses(store)
     uses.hold(digest).release()
     uses.note(digest, f"model_{letter}", f"/{letter}.tgz")

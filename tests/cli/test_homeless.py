@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import platformdirs
 import pytest
 from cli.parsing import parse
-from naiad.config.options import environment_store
-from naiad.config.store_place import StorePlace, find_store
-from naiad.environments import choosing
-from naiad.environments.interpreters import known_paths
+from naiad.config.server.options import environment_store
+from naiad.config.server.store_place import StorePlace, find_store
+from naiad.environments.building import choosing
 from naiad.errors import OptionError
+from naiad.interpreters.discovery import known_paths
 from packaging.specifiers import SpecifierSet
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from testing_door.models import DECOUPLED, write_model
+from testing.models import DECOUPLED, write_model
 
 NAIAD = Path(sys.executable).with_name("naiad")
 DOUBLE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.interpreters import make_environment
 from support.server import free_ports, wait_until
-from testing_door.models import write_model
+from testing.models import write_model
 
 NAIAD = Path(sys.executable).with_name("naiad")
 DOUBLE = """

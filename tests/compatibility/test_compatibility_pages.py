@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from naiad.config import model_config_pb2 as config
-from naiad.config.flags import SERVER_FLAGS
-from naiad.frontends.grpc import service_pb2 as service
-from naiad.frontends.http.routes import Endpoint
+from naiad.config.model import model_config_pb2 as config
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.frontends.kserve_grpc import service_pb2 as service
+from naiad.frontends.kserve_http.routes import Endpoint
 
 TESTS = Path(__file__).parents[1]
 REFERENCE = TESTS.parent / "docs" / "reference"

@@ -14,7 +14,7 @@ from fuzz.mutations import messages, misstated, spoiled
 from google.protobuf import json_format, text_format
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.model.model_config_pb2 import ModelConfig
 
 _BATCH = 2000
 """Inputs of one run of Hypothesis: it keeps what it has tried, and slows down with it."""

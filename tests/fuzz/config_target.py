@@ -6,19 +6,19 @@ from collections import Counter
 from pathlib import Path
 
 import orjson
-from naiad.config.model import freeze, instance_names
-from naiad.config.render import to_json
-from naiad.config.text import parse_json, parse_text
-from naiad.engine.check import RequestCheck
-from naiad.engine.states import read_states
-from naiad.engine.warmup import read_samples
+from naiad.config.model.model_config import freeze, instance_names
+from naiad.config.model.render import to_json
+from naiad.config.model.text import parse_json, parse_text
+from naiad.engine.loading.warmup import read_samples
+from naiad.engine.serving.request_check import RequestCheck
+from naiad.engine.serving.sequence_states import read_states
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
 from naiad.scheduling.choose import scheduler_for
 
 _SILENT = "refused without a word"
-_DATA = Path(__file__).parents[1] / "config" / "data"
+_DATA = Path(__file__).parents[1] / "config" / "model" / "data"
 
 
 class ConfigTarget:

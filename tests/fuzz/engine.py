@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from fakes.engine import FakeEngine, FakeModel
-from naiad.config.model import freeze
-from naiad.config.text import parse_mapping
-from naiad.engine.check import RequestCheck
+from naiad.config.model.model_config import freeze
+from naiad.config.model.text import parse_mapping
+from naiad.engine.serving.request_check import RequestCheck
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.metadata import TensorMetadata

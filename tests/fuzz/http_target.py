@@ -12,10 +12,10 @@ from fuzz.engine import CheckedEngine, Complaints
 from fuzz.samples import request
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.http.connection import BUFFER, Connection, Limits
-from naiad.frontends.http.endpoints import Endpoints
-from naiad.frontends.http.heads import HeadCache
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange
+from naiad.frontends.http1.connection import BUFFER, Connection, Limits
+from naiad.frontends.http1.heads import HeadCache
+from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange
+from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
 

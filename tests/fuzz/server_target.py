@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from fuzz.grpc_target import SERVICE
 from fuzz.samples import request
-from naiad.frontends.http.messages import INTERNAL_ERROR
+from naiad.frontends.http1.messages import INTERNAL_ERROR
 from support.server import HOST, ServerProcess
 
 _FP32 = 'name: "{}" data_type: TYPE_FP32 dims: [ {} ]'

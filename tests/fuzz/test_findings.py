@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from naiad.config.model import freeze
-from naiad.config.text import parse_text
-from naiad.engine.warmup import read_samples
+from naiad.config.model.model_config import freeze
+from naiad.config.model.text import parse_text
+from naiad.engine.loading.warmup import read_samples
 from naiad.errors import ConfigError, InvalidRequestError
-from naiad.frontends.http.json_tensors import to_bytes
+from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.protocol.datatypes import Datatype
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from naiad.environments.build import build
+from naiad.environments.building.build import build
 from support.server import ServerProcess
 
 from .asking import ask, refusal

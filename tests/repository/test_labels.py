@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.model import ModelConfig, TensorConfig
+from naiad.config.model.model_config import ModelConfig, TensorConfig
 from naiad.errors import Code, RepositoryError
 from naiad.protocol.datatypes import Datatype
 from naiad.repository.labels import read_labels

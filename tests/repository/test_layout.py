@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from naiad.config.model import All, Latest, Specific
+from naiad.config.model.model_config import All, Latest, Specific
 from naiad.errors import Code, RepositoryError
 from naiad.repository.layout import ModelFiles, available_versions, scan, version_number, versions_to_load
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.text import parse_json
+from naiad.config.model.text import parse_json
 from naiad.errors import Code, ConfigError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import config_path, is_config_provided, prepare_config, read_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from naiad.config.model import ModelConfig
+from naiad.config.model.model_config import ModelConfig
 from naiad.resolution.decision import GuestLayout, Resolution, ResolutionSettings
 from naiad.resolution.resolve import resolve
 from packaging.specifiers import SpecifierSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from naiad.config.environment_source import EnvironmentSource
+from naiad.config.model.environment_source import EnvironmentSource
 from naiad.errors import Code, ResolutionError
 from resolution.makers import resolve_m
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from naiad.config.model import ModelConfig
+from naiad.config.model.model_config import ModelConfig
 from naiad.errors import ResolutionError
 from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest

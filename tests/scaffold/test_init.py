@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
-from naiad.config.text import parse_text
+from naiad.config.model.text import parse_text
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
 from naiad.scaffold.hints import Form, of_docstring, of_hint
@@ -113,7 +113,7 @@ def inputs(client, model, **values):
 
 
 def test_a_recipe_is_one(tmp_path):
-    from naiad.environments.recipe import read_recipe
+    from naiad.environments.building.recipe import read_recipe
 
     code, out, err = naiad("init", "recipe", "tables", "--python", ">=3.11", cwd=tmp_path)
 

@@ -11,12 +11,12 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.bundle.environments import BundledEnvironments
 from naiad.bundle.rewriting import rewrite_backend, rewrite_config
-from naiad.config.model import freeze
-from naiad.config.options import shipped_backends
-from naiad.config.server_options import ServerOptions
-from naiad.environments.members import Packed
-from naiad.environments.versions import PythonVersion, matches, version_text
+from naiad.config.model.model_config import freeze
+from naiad.config.server.options import shipped_backends
+from naiad.config.server.server_options import ServerOptions
+from naiad.environments.building.members import Packed
 from naiad.errors import BundleError
+from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
 from naiad.repository.repositories import open_repositories

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from naiad.config.environment_source import EnvironmentSource, shown
-from naiad.environments.digest import digest_of
-from naiad.environments.download import download
-from naiad.environments.inspection import inspect_environment
-from naiad.environments.manifest import Manifest, host_platform, read_manifest
-from naiad.environments.members import Packed
-from naiad.environments.pack import pack
+from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.environments.archives.inspection import inspect_environment
+from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
+from naiad.environments.archives.trust import SIGNATURE_SUFFIX
+from naiad.environments.building.members import Packed
+from naiad.environments.building.pack import pack
+from naiad.environments.fetching.download import download
 from naiad.environments.progress import Reporter
-from naiad.environments.trust import SIGNATURE_SUFFIX
+from naiad.environments.store.digest import digest_of
 from naiad.errors import BundleError
 
 __all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]

@@ -15,12 +15,12 @@ from naiad.bundle.environments import BundledEnvironments
 from naiad.bundle.host import HOST_FOLDER, copy_host, lock_text
 from naiad.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_of
 from naiad.bundle.program import RUN, run_script
-from naiad.config.flag import Flag, as_written
-from naiad.config.server_options import ServerOptions
-from naiad.environments.manifest import Manifest, host_platform
-from naiad.environments.members import Packed
+from naiad.config.server.flag import Flag, as_written
+from naiad.config.server.server_options import ServerOptions
+from naiad.environments.archives.manifest import Manifest, host_platform
+from naiad.environments.building.members import Packed
+from naiad.environments.building.symbols import newest_glibc
 from naiad.environments.progress import Reporter
-from naiad.environments.symbols import newest_glibc
 from naiad.errors import BundleError
 
 __all__ = ["LOCK_NAME", "Bundle", "Wishes", "make"]

@@ -20,9 +20,9 @@ from naiad.bundle.host import HOST_FOLDER
 from naiad.bundle.make import Bundle
 from naiad.bundle.program import interpreter_arguments
 from naiad.bundle.system import SYSTEM_FOLDERS, system_files
-from naiad.config.server_options import ServerOptions
-from naiad.environments.gzip_writing import gzip_writer
-from naiad.environments.members import MTIME, Packed
+from naiad.config.server.server_options import ServerOptions
+from naiad.environments.building.gzip_writing import gzip_writer
+from naiad.environments.building.members import MTIME, Packed
 from naiad.errors import BundleError
 
 __all__ = ["IMAGE_USER", "check_base", "write_image"]

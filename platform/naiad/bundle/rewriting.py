@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from google.protobuf import text_format
 
-from naiad.config.text import parse_text
+from naiad.config.model.text import parse_text
 
 __all__ = ["rewrite_backend", "rewrite_config"]
 

@@ -11,12 +11,12 @@ from filelock import FileLock
 
 from naiad.bundle.make import Bundle
 from naiad.bundle.manifest import MANIFEST_NAME, damage, read_manifest
-from naiad.environments.archive import unpack
-from naiad.environments.digest import digest_of
-from naiad.environments.manifest import require_usable_here
-from naiad.environments.members import write_archive
-from naiad.environments.placement import spread
+from naiad.environments.archives.extraction import unpack
+from naiad.environments.archives.manifest import require_usable_here
+from naiad.environments.building.members import write_archive
 from naiad.environments.progress import Meter, Reporter
+from naiad.environments.store.digest import digest_of
+from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
 
 __all__ = ["SUFFIXES", "unpacked", "verify", "write_bundle"]

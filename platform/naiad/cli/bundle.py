@@ -15,15 +15,15 @@ from naiad.bundle.oci import check_base, write_image
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
 from naiad.cli.usage import report, usage, with_help
-from naiad.config.flag import Flag, Kind, UsageError
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.options import environment_store, options_from
-from naiad.config.quantities import size_text
-from naiad.environments.digest import digest_of
-from naiad.environments.manifest import host_platform
-from naiad.environments.placement import spread
+from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import environment_store, options_from
+from naiad.config.server.quantities import size_text
+from naiad.environments.archives.manifest import host_platform
 from naiad.environments.reporter import default_reporter
+from naiad.environments.store.digest import digest_of
+from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
 
 __all__ = ["bundle"]

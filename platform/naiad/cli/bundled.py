@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from naiad.bundle.manifest import read_manifest
-from naiad.environments.manifest import require_usable_here
+from naiad.environments.archives.manifest import require_usable_here
 from naiad.errors import NaiadError
 
 __all__ = ["main"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from naiad.bundle.manifest import read_manifest
 from naiad.bundle.program import RUN
 from naiad.cli.usage import report, usage, with_help
-from naiad.config.flag import Flag, Kind, UsageError
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.options import options_from
+from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import options_from
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad.deploy.kubernetes import Pod, deployment, service
 from naiad.deploy.server import Deployed, deployed

@@ -11,10 +11,10 @@ import orjson
 
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage, with_help
-from naiad.config.flag import Flag, Kind, UsageError
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.options import options_from
+from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import options_from
 from naiad.doctor.examine import examine
 from naiad.doctor.findings import Finding, Report, Severity
 from naiad.environments.reporter import default_reporter

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from naiad.cli.env_store import json_option, read_keys, store_option, trust_option
-from naiad.config.environment_source import EnvironmentSource
+from naiad.config.model.environment_source import EnvironmentSource
 
 __all__ = ["FETCHING_COMMANDS"]
 
@@ -108,7 +108,7 @@ def _say(done: list[dict[str, str]]) -> None:
 @click.option("--name", default="", help="Name of the key, for messages; the file's unless given.")
 def _keygen(private: Path, name: str) -> None:
     """Make a key to sign with in the file PRIVATE, and print what --env-trust needs of it."""
-    from naiad.environments.trust import create_key
+    from naiad.environments.archives.trust import create_key
 
     public = create_key(private)
     click.echo(f'[[keys]]\nname = "{name or private.stem}"\npublic = "{public}"')
@@ -123,9 +123,9 @@ def _keygen(private: Path, name: str) -> None:
 @store_option
 def _sign(archive: Path, key: Path, store: Path) -> None:
     """Sign ARCHIVE: writes ARCHIVE.sig, which has to go wherever the archive goes."""
-    from naiad.environments.digest import digest_of
+    from naiad.environments.archives.trust import sign
     from naiad.environments.reporter import default_reporter
-    from naiad.environments.trust import sign
+    from naiad.environments.store.digest import digest_of
 
     digest = digest_of(archive.absolute(), store / "index", reporter=default_reporter())
     written, key_id = sign(archive, digest, key)

@@ -23,7 +23,7 @@ def _lock(recipe: Path, pythons: tuple[str, ...]) -> None:
 
     Without --python that is every version on this machine that the recipe takes. Builds then install exactly this.
     """
-    from naiad.environments.locking import lock
+    from naiad.environments.building.locking import lock
 
     file, chosen = lock(recipe, pythons=pythons, progress=click.echo)
     held = ", ".join(f"{len(pins)} packages for Python {python}" for python, pins in chosen.items())
@@ -51,8 +51,8 @@ def _build(
     installer: str,
 ) -> None:
     """Build an environment from the folder RECIPE."""
-    from naiad.environments.build import build
-    from naiad.environments.installing import InstallOptions
+    from naiad.environments.building.build import build
+    from naiad.environments.building.installing import InstallOptions
     from naiad.environments.reporter import default_reporter
 
     options = InstallOptions(installer=installer, wheels=wheels, offline=offline)
@@ -66,7 +66,7 @@ def _build(
 @click.option("--python", metavar="VERSION", help="A version of Python or an interpreter, instead of the recipe's.")
 def _download(recipe: Path, output: Path, python: str | None) -> None:
     """Fetch the wheels of the folder RECIPE, for `naiad env build --offline --wheels` elsewhere."""
-    from naiad.environments.build import fetch_wheels
+    from naiad.environments.building.build import fetch_wheels
     from naiad.environments.reporter import default_reporter
 
     version = fetch_wheels(recipe, output, python=python, progress=click.echo, reporter=default_reporter())
@@ -88,7 +88,7 @@ def _pack(prefix: Path, output: Path | None, archive_format: str | None, force: 
 
     PREFIX may be a conda environment, a venv, what `naiad env build` made, or a Python with its packages.
     """
-    from naiad.environments.pack import default_output, pack
+    from naiad.environments.building.pack import default_output, pack
     from naiad.environments.reporter import default_reporter
 
     archive = output or default_output(prefix, archive_format)

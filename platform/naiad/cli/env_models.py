@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from naiad.config.environment_source import EnvironmentSource
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import split
-from naiad.config.model import freeze
-from naiad.config.options import options_from
-from naiad.config.server_options import ServerOptions
-from naiad.environments.inspection import Inspection
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import freeze
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import split
+from naiad.config.server.options import options_from
+from naiad.config.server.server_options import ServerOptions
+from naiad.environments.archives.inspection import Inspection
 from naiad.environments.progress import LogReporter
-from naiad.environments.store import Store
+from naiad.environments.store.store import Store
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from naiad.config.quantities import parse_seconds, parse_size, size_text
+from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
-    from naiad.environments.trust import Trust
+    from naiad.environments.archives.trust import Trust
 
 __all__ = ["STORE_COMMANDS", "json_option", "read_keys", "store_option", "trust_option"]
 
@@ -43,13 +43,13 @@ def read_keys(path: Path | None) -> Trust | None:
     Raises:
         ExecutionEnvironmentError: If they cannot be read.
     """
-    from naiad.environments.trust import read_trust
+    from naiad.environments.archives.trust import read_trust
 
     return None if path is None else read_trust(path)
 
 
 def _store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
-    from naiad.config.options import environment_store
+    from naiad.config.server.options import environment_store
 
     return environment_store(text, os.environ)
 
@@ -60,7 +60,7 @@ def _store(_context: click.Context, _parameter: click.Parameter, text: str) -> P
 def _list(store: Path, json: bool) -> None:  # noqa: FBT001 - click's way
     """List the environments that were unpacked for servers."""
     from naiad.cli.env_tables import ENTRY_HEADERS, as_json, entry_rows, print_table
-    from naiad.environments.entries import read_entries
+    from naiad.environments.store.entries import read_entries
 
     entries = read_entries(store)
     if json:
@@ -86,7 +86,7 @@ def _inspect(environment: str, repositories: tuple[str, ...], store: Path, json:
     """Say what ENVIRONMENT is: an archive, a directory, or a digest in the store."""
     from naiad.cli.env_models import models_using, server_options
     from naiad.cli.env_tables import as_json, inspection_text
-    from naiad.environments.inspection import inspect_environment
+    from naiad.environments.archives.inspection import inspect_environment
     from naiad.environments.reporter import default_reporter
 
     found = inspect_environment(environment, store, default_reporter())
@@ -109,7 +109,7 @@ def _verify(environments: tuple[str, ...], trust: Path | None, store: Path, json
     """
     from naiad.cli.env_tables import VERDICT_HEADERS, as_json, print_table, verdict_rows
     from naiad.environments.reporter import default_reporter
-    from naiad.environments.verification import verify_archive, verify_entries
+    from naiad.environments.store.verification import verify_archive, verify_entries
 
     archives = [Path(name) for name in environments if Path(name).is_file()]
     names = tuple(name for name in environments if not Path(name).is_file())
@@ -138,7 +138,7 @@ def _gc(older_than: str | None, keep_bytes: str | None, dry_run: bool, store: Pa
     What a running server uses stays. Without a limit, only leftovers go.
     """
     from naiad.cli.env_tables import as_json, print_table
-    from naiad.environments.garbage import collect_garbage
+    from naiad.environments.store.garbage import collect_garbage
 
     done = collect_garbage(
         store,
@@ -163,11 +163,11 @@ def _gc(older_than: str | None, keep_bytes: str | None, dry_run: bool, store: Pa
 @store_option
 def _remove(environments: tuple[str, ...], dry_run: bool, store: Path) -> int:  # noqa: FBT001
     """Remove ENVIRONMENTS from the store, by digest or by archive; none that a running server uses."""
-    from naiad.environments.entries import find_entry
-    from naiad.environments.eviction import remove_entry
     from naiad.environments.progress import LogReporter
-    from naiad.environments.store import Store
-    from naiad.environments.uses import Uses
+    from naiad.environments.store.entries import find_entry
+    from naiad.environments.store.eviction import remove_entry
+    from naiad.environments.store.store import Store
+    from naiad.environments.store.uses import Uses
 
     code = 0
     for entry in [find_entry(store, name) for name in environments]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.config.quantities import size_text
-from naiad.environments.entries import StoreEntry
-from naiad.environments.inspection import Inspection
-from naiad.environments.verification import Verdict
+from naiad.config.server.quantities import size_text
+from naiad.environments.archives.inspection import Inspection
+from naiad.environments.store.entries import StoreEntry
+from naiad.environments.store.verification import Verdict
 from naiad.resolution.tables import text_table
 
 __all__ = [

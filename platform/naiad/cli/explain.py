@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage
-from naiad.config.flag import Flag, Kind, UsageError, convert
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.model import ModelConfig, freeze
-from naiad.config.options import ServerOptions, options_from
+from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.config.server.flag import Flag, Kind, UsageError, convert
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import ServerOptions, options_from
 from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config

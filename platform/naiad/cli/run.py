@@ -17,10 +17,10 @@ from naiad.cli.run_input import read_request
 from naiad.cli.run_report import Answer, Report, answer_of, print_json, print_plainly, timings
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage, with_help
-from naiad.config.flag import Flag, Kind, UsageError, convert
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.options import ModelControlMode, ServerOptions, options_from
+from naiad.config.server.flag import Flag, Kind, UsageError, convert
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import ModelControlMode, ServerOptions, options_from
 from naiad.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferResponse
 

@@ -12,7 +12,7 @@ import orjson
 
 from naiad.cli.run_values import input_tensor
 from naiad.errors import InvalidRequestError
-from naiad.frontends.http.infer_request import parse_infer, parse_json
+from naiad.frontends.kserve_http.infer_request import parse_infer, parse_json
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata
 

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from naiad.errors import NaiadError
-from naiad.frontends.http.json_tensors import split_strings
+from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelStatistics

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.errors import InvalidRequestError
-from naiad.frontends.http.json_tensors import flatten
+from naiad.frontends.kserve_http.json_tensors import flatten
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InputTensor
 from naiad.protocol.metadata import TensorMetadata

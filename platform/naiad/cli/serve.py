@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from naiad.cli.usage import report, usage
-from naiad.config.flag import UsageError, as_written
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP, split
-from naiad.config.options import LogFormat, ServerOptions, options_from
+from naiad.config.server.flag import UsageError, as_written
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP, split
+from naiad.config.server.options import LogFormat, ServerOptions, options_from
 from naiad.errors import OptionError
 from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 

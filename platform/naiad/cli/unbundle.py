@@ -9,7 +9,7 @@ from pathlib import Path
 
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import unpacked
-from naiad.config.options import environment_store
+from naiad.config.server.options import environment_store
 from naiad.environments.reporter import default_reporter
 from naiad.errors import NaiadError
 

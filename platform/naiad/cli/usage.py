@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from naiad.config.flag import Flag, UsageError
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import HELP
+from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import HELP
 from naiad.errors import OptionError
 
 __all__ = ["report", "usage", "with_help"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.config.flag import Flag, as_written
-from naiad.config.options import shipped_backends
-from naiad.config.server_options import ServerOptions
+from naiad.config.server.flag import Flag, as_written
+from naiad.config.server.options import shipped_backends
+from naiad.config.server.server_options import ServerOptions
 from naiad.errors import DeploymentError
 
 __all__ = ["LIVE", "READY", "STORE", "Deployed", "deployed"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from naiad.doctor.findings import Finding, Severity
-from naiad.environments.asking import run_script
 from naiad.environments.ready import ReadyEnvironment
-from naiad.environments.versions import version_text
+from naiad.interpreters.scripts import run_script
+from naiad.interpreters.versions import version_text
 from naiad.resolution.decision import Resolution
 
 __all__ = ["examine_code"]
@@ -61,7 +61,7 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
     }
     told = run_script(
         environment.python,
-        "_code_script.py",
+        Path(__file__).with_name("_code_script.py"),
         mark=_MARK,
         options=("-E", "-B") if environment.user_site else ("-I", "-B"),
         arguments=[json.dumps(asked)],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from naiad.config import model_config_pb2 as pb
-from naiad.config.ensemble_members import check_members
-from naiad.config.validate import validate, validate_response_cache
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.ensemble_members import check_members
+from naiad.config.model.validate import validate, validate_response_cache
 from naiad.doctor.model import Examined
-from naiad.engine.ensemble_check import find_members, needed_models
+from naiad.engine.ensembles.check import find_members, needed_models
 from naiad.errors import ConfigError, NaiadError
 from naiad.lifecycle.dependencies import find_cycle
 from naiad.repository.layout import model_key

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from naiad.config.server_options import ServerOptions
+from naiad.config.server.server_options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
 from naiad.doctor.findings import Finding, Report, Severity
 from naiad.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from naiad.config.server_options import ServerOptions
+from naiad.config.server.server_options import ServerOptions
 from naiad.doctor.findings import Finding, Severity
-from naiad.environments.manifest import read_manifest
+from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.progress import Reporter
-from naiad.environments.store import Store
+from naiad.environments.store.store import Store
 
 __all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "wanting_room"]
 

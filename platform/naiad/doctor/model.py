@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from naiad.config import model_config_pb2 as pb
-from naiad.config.environment_source import EnvironmentSource
-from naiad.config.model import ModelConfig, freeze, freeze_version_policy, instance_names
-from naiad.config.prewarm import PARAMETER, modules_to_prewarm
-from naiad.config.server_options import ServerOptions
-from naiad.config.validate import validate
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
+from naiad.config.model.validate import validate
+from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
+from naiad.config.server.server_options import ServerOptions
 from naiad.doctor.binaries import examine_binaries, examine_own_modules
 from naiad.doctor.code import examine_code
 from naiad.doctor.findings import Finding, Severity
 from naiad.doctor.machine import wanting_room
-from naiad.engine.introspect import may_auto_complete
-from naiad.engine.states import read_states
-from naiad.engine.warmup import read_samples
+from naiad.engine.loading.introspect import may_auto_complete
+from naiad.engine.loading.warmup import read_samples
+from naiad.engine.serving.sequence_states import read_states
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import Reporter
 from naiad.environments.ready import ReadyEnvironment

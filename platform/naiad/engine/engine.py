@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import naiad
-from naiad.engine.check import prefix
-from naiad.engine.load_order import LoadOrder
-from naiad.engine.loading import Loader
-from naiad.engine.model_loads import ModelLoads
-from naiad.engine.model_metrics import ModelMetrics
-from naiad.engine.polling import Poller
-from naiad.engine.readiness import are_ready
+from naiad.engine.calls.services import ModelServices
+from naiad.engine.loading.load_order import LoadOrder
+from naiad.engine.loading.loader import Loader
+from naiad.engine.loading.model_loads import ModelLoads
+from naiad.engine.loading.model_source import ModelSource, find_sources, not_found
+from naiad.engine.loading.polling import Poller
 from naiad.engine.registry import LATEST, Registry
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.services import ModelServices
+from naiad.engine.serving.readiness import are_ready
+from naiad.engine.serving.request_check import prefix
 from naiad.engine.settings import EngineSettings
-from naiad.engine.source import ModelSource, find_sources, not_found
+from naiad.engine.statistics.model_metrics import ModelMetrics
 from naiad.errors import (
     Code,
     InvalidRequestError,

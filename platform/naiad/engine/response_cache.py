@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from naiad.config.model import ModelConfig
-from naiad.engine.ordered import Order, OrderedSink
-from naiad.engine.statistics import Statistics
+from naiad.config.model.model_config import ModelConfig
+from naiad.engine.serving.response_order import Order, OrderedSink
+from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Parameter, Sink
 from naiad.protocol.metadata import CacheStatistics
 from naiad.scheduling.byte_lru import ByteLru

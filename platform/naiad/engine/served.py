@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from naiad.config.model import ModelConfig
-from naiad.engine.instance import Instance
+from naiad.config.model.model_config import ModelConfig
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.statistics import Statistics
+from naiad.engine.serving.instance import Instance
+from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata

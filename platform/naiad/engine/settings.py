@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from naiad.config.metrics_options import MetricsOptions
+from naiad.config.server.metrics_options import MetricsOptions
 from naiad.repository.repositories import Repositories
 
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.environment_source import EnvironmentSource, shown
-from naiad.environments.archives import Archives
-from naiad.environments.interpreters import find_interpreter
+from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.environments.archives.admission import Archives
 from naiad.environments.policy import StorePolicy
-from naiad.environments.prefix import ask_with_libraries, require_interpreter, require_numpy
-from naiad.environments.probe import Interpreter, ask_remembered
 from naiad.environments.progress import Reporter
 from naiad.environments.ready import ReadyEnvironment
-from naiad.environments.record import Stored
 from naiad.environments.reporter import default_reporter
-from naiad.environments.uses import Lease
-from naiad.environments.versions import matches, version_text
+from naiad.environments.store.record import Stored
+from naiad.environments.store.uses import Lease
 from naiad.errors import ExecutionEnvironmentError
+from naiad.interpreters.discovery import find_interpreter
+from naiad.interpreters.prefix import ask_with_libraries, require_interpreter, require_numpy
+from naiad.interpreters.probe import Interpreter, ask_remembered
+from naiad.interpreters.versions import matches, version_text
 
 _log = logging.getLogger("naiad.environments")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from naiad.config.server_options import ServerOptions
-from naiad.environments.trust import Trust, read_trust
+from naiad.config.server.server_options import ServerOptions
+from naiad.environments.archives.trust import Trust, read_trust
 
 __all__ = ["StorePolicy", "store_policy"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from naiad.environments import jsonfile
-from naiad.environments.uses import Lease
-from naiad.environments.versions import PythonVersion, version_text
+from naiad import json_cache
+from naiad.environments.store.uses import Lease
+from naiad.interpreters.versions import PythonVersion, version_text
 
 # Dropped from every guest:
 _DROPPED = (
@@ -115,7 +115,7 @@ class ReadyEnvironment:
         """Those that conda, or the recipe it was built from, keeps with the environment."""
         if self.source is None:
             return {}
-        state = jsonfile.read(self.prefix / "conda-meta" / "state")
+        state = json_cache.read(self.prefix / "conda-meta" / "state")
         variables = state.get("env_vars") if state is not None else None
         return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
 

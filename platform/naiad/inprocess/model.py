@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from naiad.engine.door import LATEST
 from naiad.engine.engine import Engine
-from naiad.frontends.http.documents import metadata_document, statistics_document
+from naiad.frontends.kserve_http.documents import metadata_document, statistics_document
 from naiad.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError, translated
 from naiad.inprocess.loop import LoopThread

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from naiad.config.flags import SERVER_FLAGS
-from naiad.config.getopt import split
-from naiad.config.options import ServerOptions, options_from
+from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.getopt import split
+from naiad.config.server.options import ServerOptions, options_from
 from naiad.errors import NaiadError
 from naiad.inprocess.enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from naiad.inprocess.errors import InvalidArgumentError, as_triton_error

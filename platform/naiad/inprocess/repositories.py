@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.config.options import ModelControlMode
+from naiad.config.server.options import ModelControlMode
 from naiad.errors import Code, RepositoryError, UnsupportedRequestError
 from naiad.inprocess.running import RunningServer
 from naiad.repository.place import LocalPlace

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from naiad.app import build_engine, build_loader
-from naiad.config.options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.engine.engine import Engine
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions

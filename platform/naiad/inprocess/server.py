@@ -12,7 +12,7 @@ from typing import Any
 
 from naiad.engine.door import LATEST
 from naiad.errors import NaiadError, RepositoryError
-from naiad.frontends.http.documents import server_document
+from naiad.frontends.kserve_http.documents import server_document
 from naiad.inprocess.enums import MetricFormat
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translated
 from naiad.inprocess.model import Model, ModelDictionary

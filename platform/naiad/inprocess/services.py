@@ -8,12 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from naiad.config.restrictions import header_pattern
-from naiad.config.tls import TlsFiles
+from naiad.config.server.restrictions import header_pattern
+from naiad.config.server.tls import TlsFiles
 from naiad.frontends.access import Access
-from naiad.frontends.grpc.server import GrpcFrontend
-from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
-from naiad.frontends.http.server import HttpFrontend
+from naiad.frontends.kserve_grpc.server import GrpcFrontend
+from naiad.frontends.kserve_grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from naiad.inprocess.running import RunningServer
 from naiad.inprocess.server import Server

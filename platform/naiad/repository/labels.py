@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.config.model import ModelConfig
+from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, RepositoryError
 
 __all__ = ["read_labels"]

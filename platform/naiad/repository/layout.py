@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.model import All, Latest, Specific, VersionPolicy
+from naiad.config.model.model_config import All, Latest, Specific, VersionPolicy
 from naiad.errors import RepositoryError
 
 __all__ = [

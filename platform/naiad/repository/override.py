@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from google.protobuf import text_format
 
-from naiad.config import model_config_pb2 as pb
-from naiad.config.text import parse_json
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.text import parse_json
 from naiad.errors import InvalidRequestError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import CONFIG_FILENAME, prepare_config

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.config import model_config_pb2 as pb
-from naiad.config.autofill import fill_backend
-from naiad.config.model import ModelConfig
-from naiad.config.normalise import normalise, normalise_instance_groups
-from naiad.config.text import parse_text
-from naiad.config.validate import validate, validate_instance_groups, validate_name
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.autofill import fill_backend
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.normalise import normalise, normalise_instance_groups
+from naiad.config.model.text import parse_text
+from naiad.config.model.validate import validate, validate_instance_groups, validate_name
 from naiad.errors import Code, ConfigError
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 

@@ -12,7 +12,7 @@ import os.path
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.model import ModelConfig
+from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, ResolutionError
 from naiad.resolution.decision import MODEL_FILENAME, Look, Step, describe
 from naiad.resolution.files import Files

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.backend_settings import BackendConfigs
-from naiad.config.environment_source import EnvironmentSource
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.server.backend_settings import BackendConfigs
 
 __all__ = [
     "MODEL_FILENAME",

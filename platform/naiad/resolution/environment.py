@@ -7,8 +7,8 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.environment_source import EnvironmentSource
-from naiad.config.model import ModelConfig
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import ModelConfig
 from naiad.resolution.decision import MODEL_FILENAME, Look, Step
 from naiad.resolution.environment_names import Places, locate
 from naiad.resolution.files import Files

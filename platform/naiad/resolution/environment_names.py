@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from naiad.config.environment_source import ENVIRONMENT_SCHEME, EnvironmentSource, is_uri, split_digest
+from naiad.config.model.environment_source import ENVIRONMENT_SCHEME, EnvironmentSource, is_uri, split_digest
 from naiad.errors import Code, ConfigError, ResolutionError
 from naiad.resolution.decision import Look, describe
 from naiad.resolution.files import Files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from naiad.config.backend_settings import effective_settings
-from naiad.config.model import ModelConfig
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.server.backend_settings import effective_settings
 from naiad.errors import ExecutionEnvironmentError, ResolutionError
 from naiad.resolution.artifacts import Artifacts, choose_artifacts
 from naiad.resolution.backend import PYTHON, find_backend

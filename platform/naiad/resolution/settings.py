@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.config.server_options import ServerOptions
+from naiad.config.server.server_options import ServerOptions
 from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naiad.config.model import ModelConfig
-from naiad.scheduling.batching import BatchRule
-from naiad.scheduling.controls import Controls
-from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.config.model.model_config import ModelConfig
+from naiad.scheduling.dynamic.batch_forming import BatchRule
+from naiad.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.interface import Instance, Item, Scheduler
-from naiad.scheduling.sequence import SequenceScheduler
-from naiad.scheduling.sequence_rules import SequenceRules
-from naiad.scheduling.slots import Direct, Oldest, Strategy
-from naiad.scheduling.states import State
+from naiad.scheduling.sequences.batcher import SequenceScheduler
+from naiad.scheduling.sequences.controls import Controls
+from naiad.scheduling.sequences.rules import SequenceRules
+from naiad.scheduling.sequences.slots import Direct, Oldest, Strategy
+from naiad.scheduling.sequences.states import State
 
 __all__ = ["is_ordered", "scheduler_for", "sequence_scheduler_for"]
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InputTensor
 from naiad.scheduling.compat import NamedTuple
-from naiad.scheduling.states import SequenceState
+from naiad.scheduling.sequences.states import SequenceState
 
 __all__ = [
     "Action",

@@ -11,13 +11,13 @@ from typing import Any
 
 from naiad_stub.exceptions import TritonModelException
 
-from naiad.config import model_config_pb2 as pb
-from naiad.config.complete import merge_auto_completed
-from naiad.config.model import ModelConfig, freeze, freeze_version_policy, instance_names
-from naiad.config.normalise import normalise, normalise_instance_groups
-from naiad.config.render import to_json
-from naiad.config.text import parse_mapping, parse_text
-from naiad.config.validate import validate
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.auto_complete import merge_auto_completed
+from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
+from naiad.config.model.normalise import normalise, normalise_instance_groups
+from naiad.config.model.render import to_json
+from naiad.config.model.text import parse_mapping, parse_text
+from naiad.config.model.validate import validate
 from naiad.errors import RepositoryError
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import prepare_config, read_config

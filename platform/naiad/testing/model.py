@@ -14,10 +14,10 @@ from naiad_stub import dialect, loader, logger
 from naiad_stub import request as requests
 from naiad_stub.exceptions import TritonModelException
 
-from naiad.config.model import ModelConfig, freeze
-from naiad.config.render import to_json
-from naiad.config.validate import validate
-from naiad.engine.check import RequestCheck
+from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.config.model.render import to_json
+from naiad.config.model.validate import validate
+from naiad.engine.serving.request_check import RequestCheck
 from naiad.errors import Code, ModelError, NaiadError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor

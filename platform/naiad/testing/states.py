@@ -10,12 +10,12 @@ from pathlib import Path
 
 from naiad_stub.tensor import Tensor
 
-from naiad.config.model import ModelConfig
-from naiad.engine.states import read_states, state_outputs
+from naiad.config.model.model_config import ModelConfig
+from naiad.engine.serving.sequence_states import read_states, state_outputs
 from naiad.errors import InvalidRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, OutputTensor
-from naiad.scheduling.states import SequenceState
+from naiad.scheduling.sequences.states import SequenceState
 from naiad.testing.values import Request, Response
 
 __all__ = ["Kept", "StateDesk"]

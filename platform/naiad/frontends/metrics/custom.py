@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from naiad.engine.model_metrics import MetricKind, ModelMetric, ModelMetricFamily
+from naiad.engine.statistics.model_metrics import MetricKind, ModelMetric, ModelMetricFamily
 from naiad.frontends.metrics.families import Family, Kind, Sample, number
 
 _INFINITY = float("inf")

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response
-from naiad.frontends.http.sse import EventWriter, TakenCount, event
+from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
+from naiad.frontends.http1.sse import EventWriter, TakenCount, event
 from naiad.frontends.openai import documents
 from naiad.frontends.openai.documents import Choice, Documents, Usage
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from naiad.config.restrictions import Api, Restrictions
+from naiad.config.server.restrictions import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.access import is_same
-from naiad.frontends.http.heads import propagated
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response, response
-from naiad.frontends.http.request_log import log_request
-from naiad.frontends.http.sse import TakenCount
+from naiad.frontends.http1.heads import propagated
+from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response, response
+from naiad.frontends.http1.sse import TakenCount
+from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
 from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight
@@ -40,7 +40,7 @@ from naiad.frontends.openai.errors import (
 from naiad.frontends.openai.questions import Question, read_chat, read_completion
 from naiad.frontends.openai.template import ChatTemplate
 from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_text
-from naiad.frontends.tracing import Tracer
+from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata
 from naiad.repository.layout import model_key

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from naiad.frontends.http.messages import Exchange, Request, response
+from naiad.frontends.http1.messages import Exchange, Request, response
 from naiad.protocol.inference import Buffer
 
 ANY = "*"

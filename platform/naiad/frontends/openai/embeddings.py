@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.frontends.http.messages import INTERNAL_ERROR, Exchange, json_response
+from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
 from naiad.frontends.openai.fields import ANYTHING, TEXT, Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.errors import Code, NaiadError, UnknownModelError
-from naiad.frontends.http.messages import json_response
+from naiad.frontends.http1.messages import json_response
 from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer
 

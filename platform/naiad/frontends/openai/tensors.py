@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.frontends.http.generate_request import deduce_shape
-from naiad.frontends.http.json_tensors import pack_strings, split_strings
+from naiad.frontends.kserve_http.generate_request import deduce_shape
+from naiad.frontends.kserve_http.json_tensors import pack_strings, split_strings
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
 from naiad.frontends.openai.fields import as_json
 from naiad.frontends.openai.questions import Question

@@ -1,0 +1,1 @@
+"""`config.pbtxt`: parsed, completed, checked and rendered."""

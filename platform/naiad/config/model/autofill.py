@@ -1,0 +1,98 @@
+"""Which backend runs a model whose configuration does not say so, told from the names of its files.
+
+The reference looks for the files of its native backends before it looks for `model.py`; so does this, because a
+folder with a `model.onnx` beside a `model.py` must not be served by another backend here than there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.errors import ConfigError
+
+__all__ = ["PYTHON_BACKEND", "PYTHON_FILENAME", "fill_backend"]
+
+PYTHON_BACKEND = "python"
+PYTHON_FILENAME = "model.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signature:
+    """How a backend's models are recognised; `directory` is None where file and directory both will do."""
+
+    backend: str
+    filename: str
+    platforms: tuple[str, ...] = ()
+    directory: bool | None = False
+
+
+# In the order in which they are tried.
+_SIGNATURES = (
+    _Signature(backend="tensorflow", filename="model.savedmodel", platforms=("tensorflow_savedmodel",), directory=True),
+    _Signature(backend="tensorflow", filename="model.graphdef", platforms=("tensorflow_graphdef",)),
+    _Signature(backend="tensorrt", filename="model.plan", platforms=("tensorrt_plan",)),
+    _Signature(backend="onnxruntime", filename="model.onnx", platforms=("onnxruntime_onnx",), directory=None),
+    _Signature(backend="openvino", filename="model.xml", directory=None),
+    _Signature(backend="pytorch", filename="model.pt", platforms=("pytorch_libtorch", "libtorch")),
+    _Signature(backend="pytorch", filename="model.pt2", platforms=("torch_aoti",)),
+    _Signature(backend=PYTHON_BACKEND, filename=PYTHON_FILENAME, directory=None),
+)
+
+
+def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str, bool] | None) -> None:
+    """Fill `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be told.
+
+    Args:
+        message: The configuration, changed in place.
+        model_name: Name of the model's directory.
+        listing: What the first version directory holds: names, and whether they are directories; None where there
+            is no version directory.
+
+    Raises:
+        ConfigError: If nothing tells the backend.
+    """
+    if not message.name:
+        message.name = model_name
+    for signature in _SIGNATURES:
+        if _matches(signature, message, listing or {}):
+            _apply(signature, message)
+            return
+    if not (message.backend or message.platform or message.default_model_filename):
+        _fill_from_name(message, model_name)
+
+
+def _matches(signature: _Signature, message: pb.ModelConfig, listing: Mapping[str, bool]) -> bool:
+    if message.backend:
+        return message.backend == signature.backend and _is_variant(signature, message)
+    if message.platform in signature.platforms or message.default_model_filename == signature.filename:
+        return True
+    if message.platform or message.default_model_filename or signature.filename not in listing:
+        return False
+    return signature.directory is None or listing[signature.filename] is signature.directory
+
+
+def _is_variant(signature: _Signature, message: pb.ModelConfig) -> bool:
+    """Tell apart the two kinds of models that one native backend may have."""
+    return not message.platform or not signature.platforms or message.platform in signature.platforms
+
+
+def _apply(signature: _Signature, message: pb.ModelConfig) -> None:
+    message.backend = signature.backend
+    if not message.platform and signature.platforms:
+        message.platform = signature.platforms[0]
+    if not message.default_model_filename:
+        message.default_model_filename = signature.filename
+
+
+def _fill_from_name(message: pb.ModelConfig, model_name: str) -> None:
+    """Take the backend from a name like `anything.<backend>`: all that follows the first dot."""
+    _, dot, backend = model_name.partition(".")
+    if not dot:
+        raise ConfigError(
+            f"Invalid model name: Could not determine backend for model '{model_name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+    message.backend = backend
+    message.default_model_filename = f"model.{backend}"

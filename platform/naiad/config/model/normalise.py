@@ -1,0 +1,66 @@
+"""What the server makes explicit in every configuration, so that `/config` shows the effective values.
+
+Run when a configuration was read and again when a model has completed it. Everything here changes the message it
+is given and can be run twice.
+"""
+
+from __future__ import annotations
+
+from naiad.config.model import model_config_pb2 as pb
+
+__all__ = ["normalise", "normalise_instance_groups"]
+
+DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
+
+
+def normalise(message: pb.ModelConfig) -> None:
+    """Make defaults explicit: version policy, preferred batch sizes, idle time, pinned memory."""
+    if not message.HasField("version_policy"):
+        message.version_policy.latest.num_versions = 1
+    if message.HasField("dynamic_batching"):
+        _prefer_whole_batches(message, message.dynamic_batching)
+    if message.HasField("sequence_batching"):
+        _normalise_sequences(message)
+    if not message.HasField("ensemble_scheduling"):
+        _default_to_pinned_memory(message.optimization)
+
+
+def normalise_instance_groups(message: pb.ModelConfig) -> None:
+    """Give every instance group a name, a kind and a count; a model has at least one group, an ensemble none.
+
+    A single group that nobody configured is named as the model, an unnamed one `<model>_<index>`: clients and logs
+    see the difference as `m_0` and `m_0_0`.
+    """
+    if message.HasField("ensemble_scheduling"):
+        return
+    if not message.instance_group:
+        message.instance_group.add(name=message.name)
+    for index, group in enumerate(message.instance_group):
+        if not group.name:
+            group.name = f"{message.name}_{index}"
+        if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
+            # No device but the CPU is managed here, so AUTO has one meaning.
+            group.kind = pb.ModelInstanceGroup.KIND_CPU
+        group.count = max(group.count, 1)
+
+
+def _prefer_whole_batches(
+    message: pb.ModelConfig, batcher: pb.ModelDynamicBatching | pb.ModelSequenceBatching.StrategyOldest
+) -> None:
+    if not batcher.preferred_batch_size and message.max_batch_size > 0:
+        batcher.preferred_batch_size.append(message.max_batch_size)
+
+
+def _normalise_sequences(message: pb.ModelConfig) -> None:
+    sequences = message.sequence_batching
+    if sequences.max_sequence_idle_microseconds == 0:
+        sequences.max_sequence_idle_microseconds = DEFAULT_SEQUENCE_IDLE_MICROSECONDS
+    if sequences.HasField("oldest"):
+        _prefer_whole_batches(message, sequences.oldest)
+
+
+def _default_to_pinned_memory(optimization: pb.ModelOptimizationPolicy) -> None:
+    if not optimization.HasField("input_pinned_memory"):
+        optimization.input_pinned_memory.enable = True
+    if not optimization.HasField("output_pinned_memory"):
+        optimization.output_pinned_memory.enable = True

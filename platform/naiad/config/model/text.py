@@ -1,0 +1,106 @@
+"""From the text of a configuration to the message: protobuf's text format and its JSON form.
+
+The reference stops at the first thing it does not understand and says so in the words of its parser. Here the
+message names file, line and column and, for a name that does not exist, the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format, text_format
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.json_form import prepare
+from naiad.config.suggestions import PACKAGE, unknown_field, unknown_value
+from naiad.errors import ConfigError
+
+__all__ = ["parse_json", "parse_mapping", "parse_text"]
+
+_POSITION = re.compile(r"^\d+:\d+ : ")
+# protobuf repeats the line it failed in, in quotes; the position says as much.
+_QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$')
+_NO_MESSAGE = re.compile(r'Expected "[{<]"')
+_MARK = "\ufeff"
+"""What editors of Windows begin a file of UTF-8 with."""
+_JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
+
+
+def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
+    """Parse `config.pbtxt`.
+
+    Args:
+        text: The configuration in protobuf's text format.
+        source: Where it comes from; errors begin with it.
+
+    Raises:
+        ConfigError: With file, line, column and what to write instead.
+    """
+    message = pb.ModelConfig()
+    try:
+        text_format.Parse(text.removeprefix(_MARK), message)
+    except text_format.ParseError as error:
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        raise ConfigError(f"{source}:{line}:{column}: {_clarify_text(str(error))}") from error
+    except ValueError as error:
+        # The number of an enum value that does not fit 32 bits gets past the parser's own checks.
+        raise ConfigError(f"{source}: {error}") from error
+    return message
+
+
+def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
+    """Parse a configuration in its JSON form, as the load API takes it and auto-completion returns it.
+
+    Unknown fields are refused; names of enum values may be in any case.
+
+    Raises:
+        ConfigError: With what is wrong and, where JSON itself is broken, with line and column.
+    """
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: not a model configuration: nested too deeply") from error
+    return parse_mapping(fields, source)
+
+
+def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConfig:
+    """Turn the JSON form of a configuration, already decoded, into the message.
+
+    Raises:
+        ConfigError: For unknown fields and values of the wrong type.
+    """
+    message = pb.ModelConfig()
+    try:
+        json_format.ParseDict(prepare(fields, pb.ModelConfig.DESCRIPTOR), message)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.message}") from error
+    except json_format.ParseError as error:
+        raise ConfigError(f"{source}: {_clarify_json(str(error))}") from error
+    return message
+
+
+def _clarify_text(problem: str) -> str:
+    """Say what protobuf's text parser complains about, without its package and with the nearest valid name."""
+    problem = _QUOTED_LINE.sub("", _POSITION.sub("", problem))
+    if match := _UNKNOWN_FIELD.search(problem):
+        return unknown_field(pb.DESCRIPTOR.pool.FindMessageTypeByName(match[1]), match[2])
+    if match := _UNKNOWN_VALUE.search(problem):
+        return unknown_value(pb.DESCRIPTOR.pool.FindEnumTypeByName(match[1]), match[2])
+    if _NO_MESSAGE.match(problem):
+        problem += ' What this field holds goes in braces: parameters { key: "k" value { string_value: "v" } }'
+    return problem.replace(PACKAGE, "")
+
+
+def _clarify_json(problem: str) -> str:
+    """Say in which field protobuf's JSON reader found a value it cannot take."""
+    path = ".".join(_JSON_FIELD.findall(problem))
+    reason = _JSON_FIELD.sub("", problem).replace(PACKAGE, "").rstrip(".")
+    return f"{path}: {reason}" if path else reason

@@ -1,0 +1,53 @@
+"""What to say about a field or a value that does not exist: the nearest that does."""
+
+from __future__ import annotations
+
+import difflib
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor
+
+from naiad.config.model import model_config_pb2 as pb
+
+__all__ = ["PACKAGE", "unknown_field", "unknown_value"]
+
+PACKAGE = f"{pb.DESCRIPTOR.package}."
+"""Prefix of every full name; users do not know it."""
+
+# What people write who know the names of the wire or of numpy.
+_OTHER_NAMES = {
+    "BYTES": "TYPE_STRING",
+    "TYPE_BYTES": "TYPE_STRING",
+    "TYPE_FLOAT": "TYPE_FP32",
+    "TYPE_FLOAT16": "TYPE_FP16",
+    "TYPE_FLOAT32": "TYPE_FP32",
+    "TYPE_FLOAT64": "TYPE_FP64",
+    "TYPE_DOUBLE": "TYPE_FP64",
+    "TYPE_BFLOAT16": "TYPE_BF16",
+}
+
+
+def unknown_field(descriptor: Descriptor, name: str) -> str:
+    """Say that a message has no such field, and which it may have meant."""
+    return (
+        f"{_short(descriptor)} has no field '{name}'; {_suggest(name, [f.name for f in descriptor.fields], 'fields')}"
+    )
+
+
+def unknown_value(enum: EnumDescriptor, name: str) -> str:
+    """Say that an enum has no such value, and which it may have meant."""
+    values = [value.name for value in enum.values]
+    return f"{_short(enum)} has no value '{name}'; {_suggest(name.upper(), values, 'values')}"
+
+
+def _short(descriptor: Descriptor | EnumDescriptor) -> str:
+    return str(descriptor.full_name).removeprefix(PACKAGE)
+
+
+def _suggest(wrong: str, names: list[str], what: str) -> str:
+    """Name the nearest valid name, or all of them where none is near."""
+    if (known := _OTHER_NAMES.get(wrong)) in names:
+        return f"did you mean '{known}'?"
+    # Only the prefix is missing, as of `KIND_CPU` in `CPU`; that is further away than it looks.
+    ending = [name for name in names if name.endswith(f"_{wrong}")]
+    nearest = ending or difflib.get_close_matches(wrong, names, n=1, cutoff=0.55)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"its {what} are {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""Ensembles: requests whose steps are requests to other models."""

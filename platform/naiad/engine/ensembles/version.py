@@ -1,0 +1,214 @@
+"""One version of an ensemble: its requests, whose steps are requests to other models.
+
+What to do when is decided by `scheduling.ensemble`; this submits the steps, passes tensors on and answers. Tensors are
+never copied here: a step's output is the next one's input by reference, which also keeps lent memory of the guest that
+made it alive until the next guest has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.render import to_json
+from naiad.engine.ensembles.run import Answers, Run
+from naiad.engine.ensembles.step import StepDesk
+from naiad.engine.registry import Registry
+from naiad.engine.response_cache import CachedAnswers, ResponseCache
+from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.serving.instance import Instance
+from naiad.engine.serving.request_check import RequestCheck, prefix
+from naiad.engine.statistics.counters import Statistics
+from naiad.errors import NaiadError, NotReadyError
+from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.metadata import ModelStatistics
+from naiad.scheduling.ensembles.graph import Graph
+from naiad.workers.worker import Worker
+
+
+class EnsembleVersion:
+    """See `naiad.engine.served.ServedVersion`, which this implements.
+
+    Attributes:
+        config: Its effective configuration.
+        config_json: The same as the reference prints it.
+        metadata: Its inputs and outputs.
+        version: Its version number.
+        number: Which of all versions ever loaded this is.
+        reason: Why it can serve no more; empty while it can.
+        graph: Its steps.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        graph: Graph,
+        registry: Registry,
+        when_waiting: Callable[[], None],
+    ) -> None:
+        """Make a version that is ready at once.
+
+        Args:
+            config: Its configuration.
+            version: Its number.
+            graph: Its steps.
+            registry: Where the models of its steps are.
+            when_waiting: Called when a step of it waits for an instance, which may close a ring of waiting models.
+        """
+        self.config = config
+        self.config_json = to_json(config.message)
+        self.metadata = metadata_of(config, version)
+        self.version = version
+        self.number = next(version_numbers)
+        self.reason = ""
+        self.graph = graph
+        self._registry = registry
+        self._desk = StepDesk(graph, registry, config.message.ensemble_scheduling.max_inflight_requests, when_waiting)
+        self._answers = Answers(config, version)
+        self._check = RequestCheck(config)
+        self.output_dims = {
+            tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.outputs
+        }
+        self._runs: dict[int, Run] = {}
+        self._keys = itertools.count(1)
+        self._cached: CachedAnswers | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<EnsembleVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
+            f"steps={len(self.graph.steps)} in-flight={len(self._runs)}>"
+        )
+
+    @property
+    def totals(self) -> Statistics:
+        """What is counted of its requests."""
+        return self._answers.totals
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """From now on answer requests that *cache* knows the response of from there."""
+        self._cached = CachedAnswers(cache, self.config, self.version, self.number, self._answers.totals)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def stop(self, timeout: float) -> None:
+        """Let requests in flight finish within *timeout* seconds; fail those that do not."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self._runs and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self.reason = self.reason or "it is being unloaded"
+        for run in list(self._runs.values()):
+            run.give_up(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+
+    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002
+        """None of its own: a model of its steps that is handing over finds those by itself."""
+        return False
+
+    def finish_sequences(self) -> int:
+        """Let no sequence begin any more in the models of its steps; how many are under way there."""
+        return sum(member.finish_sequences() for member in self._members() if member is not None)
+
+    def is_ready(self) -> bool:
+        """Whether the models of all steps can serve now."""
+        return not self.reason and all(member is not None and member.is_ready() for member in self._members())
+
+    def are_all_ready(self) -> bool:
+        """Whether the models of all steps can serve with all their instances."""
+        return not self.reason and all(member is not None and member.are_all_ready() for member in self._members())
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances of the models of all steps."""
+        return [instance for member in self._members() if member is not None for instance in member.instances]
+
+    def _members(self) -> Iterator[ServedVersion | None]:
+        for name, version in dict.fromkeys((step.model, step.version) for step in self.graph.steps):
+            try:
+                yield self._registry.find(name, version)
+            except NaiadError:
+                yield None
+
+    def statistics(self) -> ModelStatistics:
+        """Its statistics as they are now."""
+        return self._answers.totals.value(self.config.name, str(self.version))
+
+    @property
+    def pending_count(self) -> int:
+        """None ever waits: what waits are the requests of its steps."""
+        return 0
+
+    def tidy(self) -> None:
+        """Nothing to hand back."""
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def land(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002
+        """Anywhere: which of its models gets what is known only later."""
+        return None
+
+    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+        """Begin a request; return its key. See `Traffic.submit`.
+
+        Raises:
+            InvalidRequestError: If it does not fit the ensemble.
+            NotReadyError: If the ensemble cannot serve any more.
+        """
+        if self.reason:
+            raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
+        pattern = request.pattern
+        if pattern is None or pattern.checked_by != self.number:
+            batch_size = self._check.check_for(self.number, request)
+        else:
+            batch_size = pattern.batch_size
+        key = next(self._keys)
+        if self._cached is not None:
+            unanswered = self._cached.answer(request, sink)
+            if unanswered is None:
+                return key
+            sink = unanswered
+        run = self._runs[key] = Run(
+            self._desk, self._answers, request, sink, batch_size, alone=alone, when_done=partial(self._finished, key)
+        )
+        run.begin()
+        return key
+
+    def cancel(self, key: int) -> None:
+        """Cancel the steps under way and begin no more."""
+        run = self._runs.get(key)
+        if run is not None:
+            run.cancel()
+
+    def withdraw(self, key: int, error: NaiadError) -> None:
+        """Answer a request with *error*."""
+        run = self._runs.get(key)
+        if run is not None:
+            run.give_up(error)
+
+    def is_waiting(self, key: int) -> bool:
+        """Whether a step of the request waits for an instance."""
+        run = self._runs.get(key)
+        return run is not None and any(step.is_waiting for step in run.submissions)
+
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
+        """What its steps under way wait for."""
+        run = self._runs.get(key)
+        return [] if run is None else [servers for step in run.submissions for servers in step.waits]
+
+    def taken(self, key: int, count: int) -> None:
+        """Note that responses have left for the client; steps may be held back until they have."""
+        run = self._runs.get(key)
+        if run is not None:
+            run.taken(count)
+
+    def taken_all(self, key: int) -> None:
+        """Note that no response of a request will ever wait for its client again."""
+        run = self._runs.get(key)
+        if run is not None:
+            run.taken_all()
+
+    def _finished(self, key: int) -> None:
+        self._runs.pop(key, None)

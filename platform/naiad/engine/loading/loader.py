@@ -1,0 +1,257 @@
+"""From a model's files to a version that serves: configuration, resolution, environment, completion, guests.
+
+What blocks (reading, unpacking, probing) runs on threads; processes are started on the event loop's thread, because
+the kernel ties a guest's life to the thread that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.auto_complete import merge_auto_completed
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import InstanceKind, ModelConfig, freeze, instance_names
+from naiad.config.model.render import to_json
+from naiad.config.model.validate import validate
+from naiad.config.server.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
+from naiad.engine.loading.introspect import may_auto_complete
+from naiad.engine.loading.warmup import read_samples
+from naiad.engine.serving.rate_limiter import SharedLimiter
+from naiad.engine.serving.sequence_states import read_states, state_outputs
+from naiad.engine.serving.version import ModelVersion, input_names
+from naiad.lifecycle.restart import RestartPolicy
+from naiad.protocol.metadata import with_labels
+from naiad.repository.labels import read_labels
+from naiad.repository.layout import ModelFiles
+from naiad.repository.read import lack_of_tensors
+from naiad.resolution.decision import Resolution, ResolutionSettings
+from naiad.resolution.resolve import check_stub_supports, resolve
+from naiad.workers.completion import complete_in_guest
+from naiad.workers.launch import LaunchSpec, Lease
+from naiad.workers.prewarm import ForkServers, Warmth
+from naiad.workers.worker import Services
+
+logger = logging.getLogger("naiad.engine")
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# As a power of two, in ticks of the processor's clock: 0.4 ms or so in place of 30.
+_OPENBLAS_PATIENCE = {"OPENBLAS_THREAD_TIMEOUT": "20"}
+
+
+class GuestEnvironment(Protocol):
+    """What a guest needs of its environment: an interpreter and the variables it starts with."""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Its version."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """What keeps it there."""
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The guest's variables, made from the server's."""
+
+
+class Environments(Protocol):
+    """Where environments come from."""
+
+    def prepare(
+        self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
+    ) -> GuestEnvironment:
+        """Find or unpack an environment; blocks, may be called on any thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """What loading takes from the server's options.
+
+    Attributes:
+        resolution: Where backends and artifacts are.
+        auto_complete: Whether models may complete their configuration.
+        restart: How often guests are restarted.
+        start_timeout: Seconds a guest may take to start without a sign of progress.
+        debugged: A model whose guests run under a debugger at this process's terminal and without limits of time, and
+            that debugger (see `naiad_stub.debugging`); None for none.
+        limiter: The rate limiter; None for none.
+        prewarm: Which models' imports are done once, where they do not say themselves.
+        busy_poll_us: See `LaunchSpec.busy_poll_us`.
+    """
+
+    resolution: ResolutionSettings
+    auto_complete: bool = True
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    start_timeout: float = 30.0
+    debugged: tuple[str, str] | None = None
+    limiter: SharedLimiter | None = None
+    prewarm: PrewarmOption = field(default_factory=PrewarmOption)
+    busy_poll_us: int = 0
+
+
+class Loader:
+    """Loads versions of models.
+
+    Attributes:
+        resolutions: What was decided last for each model, by its key, and version, for tables and the page.
+        launching: Set once guests are started.
+    """
+
+    def __init__(self, settings: LoadSettings, environments: Environments) -> None:
+        self._settings = settings
+        self._environments = environments
+        self._fork_servers = ForkServers()
+        self.resolutions: dict[tuple[str, int], Resolution] = {}
+        self.launching = asyncio.Event()
+        self._noticed: set[str] = set()
+
+    async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int, services: Services) -> ModelVersion:
+        """Load one version.
+
+        Args:
+            files: Where the model lies.
+            message: Its configuration as read.
+            version: The version, a directory of the model.
+            services: What the model may want of the server.
+
+        Raises:
+            NaiadError: With the reason, whatever it is.
+        """
+        config = freeze(message)
+        resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+        self.resolutions[files.key, version] = resolution
+        for notice in resolution.notices:
+            if notice not in self._noticed:  # one file of a backend's folder concerns each of its models
+                self._noticed.add(notice)
+                logger.info("%s", notice)
+        modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
+        warmth = self._fork_servers.borrow(modules) if modules else None
+        try:
+            return await self._start(files, config, resolution, environment, services, warmth)
+        except BaseException:
+            if warmth is not None:
+                warmth.release()
+            raise
+
+    async def _start(
+        self,
+        files: ModelFiles,
+        config: ModelConfig,
+        resolution: Resolution,
+        environment: GuestEnvironment,
+        services: Services,
+        warmth: Warmth | None,
+    ) -> ModelVersion:
+        message = pb.ModelConfig()
+        message.CopyFrom(config.message)
+        if resolution.shared:
+            message.runtime = resolution.runtime
+        if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
+            spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
+            spec = replace(spec, prewarm=warmth)
+            self.launching.set()
+            completed = await complete_in_guest(spec)
+            message = merge_auto_completed(message, orjson.loads(completed))
+        validate(message, with_io=True)
+        config = freeze(message)
+        if wanting := lack_of_tensors(files, config):
+            logger.warning("'%s': %s", files.key, wanting)
+        labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
+        samples = await asyncio.to_thread(read_samples, config, files.directory)
+        states = await asyncio.to_thread(read_states, config, files.directory)
+        specs = [
+            self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
+        ]
+        specs = [spec if spec.at_terminal else replace(spec, prewarm=warmth) for spec in specs]
+        settings, version = self._settings, resolution.version
+        loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
+        loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
+        self.launching.set()
+        await loaded.start()
+        return loaded
+
+    def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
+        settings = self._settings.resolution
+        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
+        for step in resolution.steps:
+            logger.debug("%s: %s", config.name, step)
+        environment = self._environments.prepare(resolution.environment, python=resolution.python, label=config.name)
+        check_stub_supports(resolution, ".".join(map(str, environment.version)))
+        return resolution, environment
+
+    def _spec(
+        self,
+        config: ModelConfig,
+        resolution: Resolution,
+        environment: GuestEnvironment,
+        name: str,
+        kind: InstanceKind,
+        mode: str,
+    ) -> LaunchSpec:
+        instances = sum(group.count for group in config.instance_groups) or 1
+        model_config = orjson.dumps(to_json(config.message)).decode()
+        load = {
+            "mode": mode,
+            "model_name": config.name,
+            "instance_name": name,
+            "model_file": str(resolution.model_file),
+            "model_dir": str(resolution.model_dir),
+            "version_dir": str(resolution.version_dir),
+            "utils_dir": str(resolution.utils_dir),
+            "shared": "1" if resolution.shared else "0",
+            "decoupled": "1" if config.decoupled else "0",
+            "inputs": "\0".join(input_names(config)),
+            "outputs": "\0".join(tensor.name for tensor in config.outputs),
+            "states": "\0".join(state_outputs(config)),
+            "model_config": model_config,
+            "busy_poll_us": str(self._settings.busy_poll_us),
+            # PB src/stub_launcher.cc: the dictionary `initialize` gets.
+            "args.model_config": model_config,
+            "args.model_instance_kind": kind.value,
+            "args.model_instance_name": name,
+            "args.model_instance_device_id": "0",
+            "args.model_repository": str(resolution.model_dir),
+            "args.model_version": str(resolution.version),
+            "args.model_name": config.name,
+        }
+        environ = _with_threads(environment.environ(os.environ), instances)
+        debugged = self._settings.debugged
+        is_debugged = mode == "serve" and debugged is not None and debugged[0] == config.name
+        if debugged is not None and is_debugged:
+            environ["NAIAD_STUB_DEBUG"] = debugged[1]
+        return LaunchSpec(
+            name=name,
+            python=environment.python,
+            stub=resolution.stub,
+            library=resolution.library_dir,
+            environ=environ,
+            load=load,
+            start_timeout=inf if is_debugged else self._settings.start_timeout,
+            at_terminal=is_debugged,
+            lease=environment.lease,
+            busy_poll_us=self._settings.busy_poll_us,
+        )
+
+
+def _with_threads(environ: dict[str, str], instances: int) -> dict[str, str]:
+    """Share the cores among the instances of a model, unless the user has said otherwise.
+
+    Left alone, every instance would start a pool as wide as the machine, and they would fight for it. Those of OpenBLAS
+    (numpy's) also wait for work without sleep, from the import on: 30 ms of a core that other instances want.
+    """
+    threads = str(max(1, (os.cpu_count() or 1) // instances))
+    return {**dict.fromkeys(_THREAD_VARIABLES, threads), **_OPENBLAS_PATIENCE, **environ}

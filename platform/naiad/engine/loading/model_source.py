@@ -1,0 +1,74 @@
+"""Where a model to be loaded comes from: a repository, or what a load request brought along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.errors import Code, NaiadError
+from naiad.repository.layout import ModelFiles, models_named
+from naiad.repository.override import LoadOverride, ModelDirectory, check_model_name, parse_override
+from naiad.repository.read import read_config
+from naiad.repository.repositories import Repositories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model to be loaded.
+
+    Attributes:
+        files: Where it lies.
+        override: A configuration in place of that in its files.
+        directory: Keeps files that a request brought along, for as long as a version loaded from them serves.
+        kept: Versions to leave as they are, where they serve: their files have not changed.
+    """
+
+    files: ModelFiles
+    override: LoadOverride | None = None
+    directory: ModelDirectory | None = None
+    kept: frozenset[int] = frozenset()
+
+    def read_config(self, *, strict: bool, config_name: str) -> pb.ModelConfig:
+        """Its configuration, filled in, normalised and checked; blocks.
+
+        Raises:
+            ConfigError: If it is missing, broken or contradicts itself.
+        """
+        if self.override is not None:
+            return self.override.prepared_config(self.files, strict=strict)
+        return read_config(self.files, strict=strict, config_name=config_name)
+
+
+def find_sources(
+    name: str, parameters: Mapping[str, str | bytes], repositories: Repositories, *, strict: bool
+) -> list[ModelSource]:
+    """Where the models that a load request names come from: one, or one of each namespace; blocks.
+
+    A configuration that comes with the request is checked here, before anything is noted of the model: a bad request
+    must not make what serves count as broken.
+
+    Raises:
+        NaiadError: If there is no such model, or the request's parameters are wrong.
+    """
+    try:
+        check_model_name(name)
+        override = parse_override(name, parameters)
+        directory = override.make_directory() if override is not None and override.contents else None
+        found = [directory.files] if directory is not None else models_named(name, repositories.scan().models)
+        for files in found:
+            if override is None:
+                break
+            repositories.fetch(files)
+            override.prepared_config(files, strict=strict)
+    except NaiadError as error:
+        raise not_found(name, error.message) from error
+    if not found:
+        looked = ", ".join(f"'{repository}'" for repository in repositories.given)
+        raise not_found(name, f"looked in {looked}")
+    return [ModelSource(files=files, override=override, directory=directory) for files in found]
+
+
+def not_found(name: str, why: str) -> NaiadError:
+    """The error for a model that cannot be loaded as it is asked for."""
+    return NaiadError(f"failed to load '{name}', failed to poll from model repository ({why})", code=Code.INTERNAL)

@@ -1,0 +1,195 @@
+"""Warming a model up: sample requests that each instance executes before it serves (`model_warmup`).
+
+Texts are the reference's (CORE src/backend_model_instance.cc). Unlike there, a sample of more requests than the model
+takes at once is an error of the configuration, and statistics do not count samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import ModelConfig, datatype_of
+from naiad.engine.serving.request_check import RequestCheck
+from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadError, RepositoryError
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.workers.exchange import Answer
+from naiad.workers.worker import Worker
+
+_FOLDER = "warmup"
+MOST_BYTES = 1 << 32
+"""No tensor is made up that is larger: somebody mistyped its shape."""
+_PREFIX = "[request id: <id_unknown>] "
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample: requests that are executed in one call, and how often."""
+
+    name: str
+    requests: tuple[InferRequest, ...]
+    count: int
+
+
+def read_samples(config: ModelConfig, directory: Path) -> tuple[Sample, ...]:
+    """The samples of a model whose files are under *directory*; blocks.
+
+    Raises:
+        ConfigError: If a sample contradicts itself or the model.
+        InvalidRequestError: If its inputs do not fit the model.
+        RepositoryError: If a file cannot be read.
+    """
+    check = RequestCheck(config)
+    return tuple(
+        Sample(message.name, tuple(_requests(config, message, directory, check)), max(message.count, 1))
+        for message in config.message.model_warmup
+        if message.batch_size
+    )
+
+
+def extra_inputs(config: ModelConfig) -> list[str]:
+    """Names of tensors that only samples bring; the reference gives them to the model, too."""
+    known = {tensor.name for tensor in config.inputs}
+    known.update(control.name for control in config.message.sequence_batching.control_input)
+    known.update(state.input_name for state in config.message.sequence_batching.state)
+    named = dict.fromkeys(name for message in config.message.model_warmup for name in sorted(message.inputs))
+    return [name for name in named if name not in known]
+
+
+def _requests(
+    config: ModelConfig, message: pb.ModelWarmup, directory: Path, check: RequestCheck
+) -> Iterator[InferRequest]:
+    if message.batch_size > max(config.max_batch_size, 1):
+        raise ConfigError(
+            f"warmup sample '{message.name}' of model '{config.name}' asks for batch_size {message.batch_size}, "
+            f"which is more than the model takes at once ({max(config.max_batch_size, 1)})"
+        )
+    leading = (1,) if config.max_batch_size > 0 else ()
+    known = {tensor.name for tensor in config.inputs}
+    tensors = {name: _tensor(name, message.inputs[name], leading, directory) for name in sorted(message.inputs)}
+    names = [*(tensor.name for tensor in config.inputs if tensor.name in tensors), *sorted(tensors.keys() - known)]
+    for _ in range(message.batch_size):
+        inputs = [_copy(tensors[name]) for name in names]
+        request = InferRequest(config.name, -1, [tensor for tensor in inputs if tensor.name in known])
+        check.check(request)
+        request.inputs = inputs
+        yield request
+
+
+def _copy(tensor: InputTensor) -> InputTensor:
+    return InputTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)  # checking may reshape it
+
+
+def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], directory: Path) -> InputTensor:
+    if any(dim < 0 for dim in message.dims):
+        raise ConfigError(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
+    datatype = datatype_of(message.data_type)
+    shape = leading + tuple(message.dims)
+    elements = prod(shape)
+    width = 0 if datatype is Datatype.INVALID else BYTE_SIZES[datatype]
+    if elements * (width or 4) > MOST_BYTES:
+        raise ConfigError(f"warmup input '{name}' of shape {list(shape)} does not fit into memory")
+    kind = message.WhichOneof("input_data_type")
+    if kind is None:
+        raise ConfigError(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set")
+    data: bytes
+    if kind == "input_data_file":
+        data = read_data_file(directory / _FOLDER / message.input_data_file)
+        if width and len(data) < elements * width:
+            raise ConfigError(
+                f"{_PREFIX}warmup setting expects {elements * width} bytes, but the data provided from "
+                f"{message.input_data_file} has {len(data)} bytes"
+            )
+        data = data[: elements * width] if width else data
+    elif width and kind == "random_data":
+        data = os.urandom(elements * width)
+        data = bytes(byte & 1 for byte in data) if datatype is Datatype.BOOL else data
+    else:
+        data = zeros(datatype, shape)
+    return InputTensor(name, datatype, shape, data)
+
+
+def read_data_file(path: Path) -> bytes:
+    """The bytes of a tensor that a model brings along; blocks.
+
+    Raises:
+        RepositoryError: If the file cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise RepositoryError(message, code=Code.INTERNAL) from error
+
+
+class _Run:
+    """One sample being executed."""
+
+    def __init__(self, worker: Worker, keys: Sequence[int]) -> None:
+        self.worker = worker
+        self.open = set(keys)
+        self.problems: list[str] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class WarmUp:
+    """Has guests execute the samples of a model version."""
+
+    def __init__(self, samples: Sequence[Sample], keys: Iterator[int]) -> None:
+        self._samples = samples
+        self._keys = keys
+        self._runs: dict[int, _Run] = {}
+
+    async def run(self, worker: Worker) -> None:
+        """Have *worker* execute all samples.
+
+        Raises:
+            ModelError: If a sample is answered with an error.
+            GuestDiedError: If the guest ended meanwhile.
+        """
+        for sample in self._samples:
+            for _ in range(sample.count):
+                problems = await self._execute(worker, sample)
+                if problems:
+                    text = "; ".join(problems)
+                    raise ModelError(f"failed to run warmup sample '{sample.name}': {text}; ", code=Code.INVALID_ARG)
+
+    async def _execute(self, worker: Worker, sample: Sample) -> list[str]:
+        batch = [(next(self._keys), request) for request in sample.requests]
+        run = _Run(worker, [key for key, _ in batch])
+        self._runs.update((key, run) for key, _ in batch)
+        try:
+            worker.execute(batch, 0)
+            await run.done
+        except NaiadError as error:
+            if isinstance(error, GuestDiedError):
+                raise
+            return [error.message]
+        finally:
+            for key, _ in batch:
+                self._runs.pop(key, None)
+        return run.problems
+
+    def answered(self, answer: Answer) -> None:
+        """A guest answered a request that no client sent."""
+        run = self._runs.get(answer.key)
+        if run is None:
+            return
+        if answer.response is not None and answer.response.error is not None:
+            run.problems.append(answer.response.error.message)
+        if answer.final or answer.again:
+            run.open.discard(answer.key)
+            if not run.open and not run.done.done():
+                run.done.set_result(None)
+
+    def lost(self, worker: Worker, error: GuestDiedError) -> None:
+        """A guest died, perhaps of a sample."""
+        for run in set(self._runs.values()):
+            if run.worker is worker and not run.done.done():
+                run.done.set_exception(error)

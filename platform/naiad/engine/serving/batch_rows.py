@@ -1,0 +1,60 @@
+"""What a model is given of a batch of sequences: their requests with controls and states; zeros where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naiad.engine.serving.pending import Pending
+from naiad.protocol.datatypes import zeros
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.scheduling.interface import Row
+
+
+def row_requests(rows: Sequence[Row[Pending]]) -> list[InferRequest]:
+    """The request of each row, as the model shall see it."""
+    model, state = next((row.item.request, row.state) for row in rows if row.item is not None)
+    blank: list[InputTensor] = []
+    blank_state: list[InputTensor] = []
+    if any(row.item is None for row in rows):
+        blank = [_zeros(tensor) for tensor in model.inputs]
+        blank_state = [_zeros(tensor) for tensor in state.inputs] if state is not None else []
+    return [
+        _request(row, row.item.request)
+        if row.item is not None
+        else _nothing(row, model, [*blank, *row.controls, *blank_state])
+        for row in rows
+    ]
+
+
+def _request(row: Row[Pending], request: InferRequest) -> InferRequest:
+    state = row.state.inputs if row.state is not None else ()
+    if not row.controls and not state and row.correlation_id == request.correlation_id and row.flags == request.flags:
+        return request
+    return InferRequest(
+        request.model_name,
+        request.model_version,
+        [*request.inputs, *row.controls, *state],
+        request.request_id,
+        request.requested_outputs,
+        request.parameters,
+        row.correlation_id,
+        row.flags,
+        request.priority,
+        request.timeout_us,
+        trace=request.trace,
+    )
+
+
+def _nothing(row: Row[Pending], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
+    return InferRequest(
+        model.model_name,
+        model.model_version,
+        inputs,
+        requested_outputs=model.requested_outputs,
+        correlation_id=row.correlation_id,
+        flags=row.flags,
+    )
+
+
+def _zeros(tensor: InputTensor) -> InputTensor:
+    return InputTensor(tensor.name, tensor.datatype, tensor.shape, zeros(tensor.datatype, tensor.shape))

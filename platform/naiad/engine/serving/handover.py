@@ -1,0 +1,180 @@
+"""A version that was loaded anew, and those before it for as long as they have sequences under way.
+
+A sequence depends on what its instance remembers, so its requests go to the version that has it, until it ends or is
+idle too long; whatever begins goes to the new one. The reference lets go of such sequences: their clients are told to
+begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.engine.response_cache import ResponseCache
+from naiad.engine.served import ServedVersion, version_numbers
+from naiad.engine.serving.instance import Instance
+from naiad.engine.statistics.counters import Statistics
+from naiad.errors import NaiadError
+from naiad.protocol.inference import SEQUENCE_START, InferRequest, Sink
+from naiad.protocol.metadata import ModelMetadata, ModelStatistics
+from naiad.workers.worker import Worker
+
+__all__ = ["Handover", "newest"]
+
+
+class Handover:
+    """See `ServedVersion`: all of it is the new version's, but for requests of sequences that old ones have.
+
+    Attributes:
+        olds: The versions before, as long as they have sequences, oldest first.
+        new: The version loaded anew.
+        number: Its number among all versions.
+        is_over: Nobody is to wait for sequences of old ones any more.
+    """
+
+    def __init__(self, before: ServedVersion, new: ServedVersion) -> None:
+        """Hand *before*, which may have been handing over itself, over to *new*."""
+        self.olds: list[ServedVersion] = [*before.olds, before.new] if isinstance(before, Handover) else [before]
+        self.new: ServedVersion = new
+        self.number = next(version_numbers)
+        self.is_over = False
+        self._parts = (new, *self.olds)  # for ever: keys of requests say which
+
+    def __repr__(self) -> str:
+        return f"<Handover of {self.olds!r} to {self.new!r}>"
+
+    def give_up(self) -> None:
+        """Wait for no sequence any more."""
+        self.is_over = True
+
+    async def stop(self, timeout: float) -> None:
+        """Stop the new version; old ones are stopped by who waits for their sequences."""
+        self.give_up()
+        await self.new.stop(timeout)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+        """See `ServedVersion`."""
+        version, parts = self.new, self._parts
+        if not request.flags & SEQUENCE_START and not version.has_sequence(request.correlation_id):
+            olds = [old for old in reversed(self.olds) if old.has_sequence(request.correlation_id)]
+            version = olds[0] if olds else version
+        return version.submit(request, sink, alone=alone) * len(parts) + parts.index(version)
+
+    def _part(self, key: int) -> tuple[ServedVersion, int]:
+        number, place = divmod(key, len(self._parts))
+        return self._parts[place], number
+
+    def cancel(self, key: int) -> None:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        version.cancel(key)
+
+    def withdraw(self, key: int, error: NaiadError) -> None:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        version.withdraw(key, error)
+
+    def is_waiting(self, key: int) -> bool:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        return version.is_waiting(key)
+
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        return version.waits_of(key)
+
+    def taken(self, key: int, count: int) -> None:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        version.taken(key, count)
+
+    def taken_all(self, key: int) -> None:
+        """See `ServedVersion`."""
+        version, key = self._part(key)
+        version.taken_all(key)
+
+    # -- all of them --------------------------------------------------------------------------------------------
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """See `ServedVersion`."""
+        return any(version.has_sequence(correlation_id) for version in (self.new, *self.olds))
+
+    def finish_sequences(self) -> int:
+        """See `ServedVersion`."""
+        return sum(version.finish_sequences() for version in (self.new, *self.olds))
+
+    def tidy(self) -> None:
+        """See `ServedVersion`."""
+        for version in (self.new, *self.olds):
+            version.tidy()
+
+    # -- the new version's --------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ModelConfig:
+        """See `ServedVersion`."""
+        return self.new.config
+
+    @property
+    def config_json(self) -> Mapping[str, Any]:
+        """See `ServedVersion`."""
+        return self.new.config_json
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        """See `ServedVersion`."""
+        return self.new.metadata
+
+    @property
+    def version(self) -> int:
+        """See `ServedVersion`."""
+        return self.new.version
+
+    @property
+    def reason(self) -> str:
+        """See `ServedVersion`."""
+        return self.new.reason
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """See `ServedVersion`."""
+        return self.new.instances
+
+    @property
+    def pending_count(self) -> int:
+        """See `ServedVersion`."""
+        return self.new.pending_count
+
+    @property
+    def totals(self) -> Statistics:
+        """See `ServedVersion`."""
+        return self.new.totals
+
+    def land(self, size: int, ahead: int) -> memoryview | None:
+        """See `ServedVersion`."""
+        return self.new.land(size, ahead)
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """See `ServedVersion`."""
+        self.new.keep_responses(cache)
+
+    def is_ready(self) -> bool:
+        """See `ServedVersion`."""
+        return self.new.is_ready()
+
+    def are_all_ready(self) -> bool:
+        """See `ServedVersion`."""
+        return self.new.are_all_ready()
+
+    def statistics(self) -> ModelStatistics:
+        """See `ServedVersion`."""
+        return self.new.statistics()
+
+
+def newest(version: ServedVersion) -> ServedVersion:
+    """The version that new requests of a version go to."""
+    return version.new if isinstance(version, Handover) else version

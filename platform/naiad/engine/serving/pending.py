@@ -1,0 +1,115 @@
+"""A request between its arrival and its last answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+from naiad.engine.serving.request_check import prefix
+from naiad.engine.statistics.response_times import Progress
+from naiad.errors import NaiadError
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.scheduling.sequences.states import SequenceState
+from naiad.workers.worker import Worker
+
+_CREDIT_RESPONSES = 256
+_CREDIT_BYTES = 2 << 20
+"""After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
+
+
+class Pending:
+    """One request.
+
+    Attributes:
+        key: Its number among those of its model version.
+        request: The request.
+        sink: Who gets its responses.
+        batch_size: Its batch size.
+        queued: When it came (monotonic ns).
+        laid_out: When it was sent to a guest (monotonic ns).
+        worker: That guest; None while it waits for one.
+        shape_key: Requests share a batch only if theirs are equal; None shares one with any.
+        is_queued: The scheduler has taken it up.
+        is_cancelled: Nobody waits for it any more.
+        refusal: Why the scheduler did not take it up.
+        state: What is kept of its sequence, once it was sent to a guest; None if there is no such thing.
+        progress: How far its responses are; None before the first, and always unless its model is decoupled.
+    """
+
+    __slots__ = (
+        "_left",
+        "batch_size",
+        "is_cancelled",
+        "is_queued",
+        "key",
+        "laid_out",
+        "progress",
+        "queued",
+        "refusal",
+        "request",
+        "shape_key",
+        "sink",
+        "state",
+        "worker",
+    )
+
+    def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
+        self.key = key
+        self.request = request
+        self.sink = sink
+        self.batch_size = batch_size
+        self.queued = time.monotonic_ns()
+        self.laid_out = 0
+        self.worker: Worker | None = None
+        self.shape_key: Hashable | None = None
+        self.is_queued = self.is_cancelled = False
+        self.refusal: NaiadError | None = None
+        self.state: SequenceState | None = None
+        self.progress: Progress | None = None
+        self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
+
+    def will_leave(self, response: InferResponse, progress: Progress) -> None:
+        """Note that a response, one of many perhaps, is on its way to the client."""
+        self.progress = progress
+        progress.sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
+
+    def has_left(self, count: int) -> None:
+        """Note that *count* responses have left; tell the guest, which may be held back, when they are many."""
+        if self.progress is None or self.worker is None:
+            return
+        sizes = self.progress.sizes
+        count = min(count, len(sizes))
+        responses, size = self._left
+        responses += count
+        size += sum([sizes.popleft() for _ in range(count)])
+        if responses >= _CREDIT_RESPONSES or size >= _CREDIT_BYTES:
+            self.worker.credit(self.key, responses)
+            responses = size = 0
+        self._left = (responses, size)
+
+    # -- what a scheduler asks (`scheduling.interface.Schedulable`) ---------------------------------------------
+
+    @property
+    def priority(self) -> int:
+        """Priority level, 0 for the model's default."""
+        return self.request.priority
+
+    @property
+    def timeout_us(self) -> int:
+        """Timeout in microseconds, 0 for none."""
+        return self.request.timeout_us
+
+    @property
+    def correlation_id(self) -> int | str:
+        """Sequence id; 0 and "" mean none."""
+        return self.request.correlation_id
+
+    @property
+    def flags(self) -> int:
+        """SEQUENCE_START and SEQUENCE_END."""
+        return self.request.flags
+
+    @property
+    def prefix(self) -> str:
+        """How errors about it begin."""
+        return prefix(self.request)

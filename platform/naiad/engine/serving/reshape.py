@@ -1,0 +1,31 @@
+"""Outputs with a `reshape` go out with the shape the configuration promises."""
+
+from __future__ import annotations
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.protocol.inference import InferResponse
+
+
+class OutputReshape:
+    """The outputs of a model that are reshaped.
+
+    Attributes:
+        is_needed: Whether there are any.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._leading = int(config.max_batch_size > 0)
+        self._outputs = {tensor.name: tensor for tensor in config.outputs if tensor.reshape is not None}
+        self.is_needed = bool(self._outputs)
+
+    def apply(self, response: InferResponse) -> None:
+        """Give each output its promised shape; variable dimensions map in order."""
+        for tensor in response.outputs:
+            config = self._outputs.get(tensor.name)
+            if config is None:
+                continue
+            seen = zip(tensor.shape[self._leading :], config.reshape or (), strict=False)
+            variable = iter([dim for dim, expected in seen if expected == -1])
+            tensor.shape = tensor.shape[: self._leading] + tuple(
+                next(variable, 1) if dim == -1 else dim for dim in config.dims
+            )

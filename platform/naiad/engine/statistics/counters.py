@@ -1,0 +1,226 @@
+"""Counting what models do (extension_statistics): plain sums on the request path, values when asked."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.server.metrics_options import MetricsOptions
+from naiad.engine.statistics.durations import Durations, Histogram
+from naiad.engine.statistics.response_times import ResponseTimes
+from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
+
+_FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
+_FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Reason(enum.Enum):
+    """Why a request failed, as the metrics tell (CORE src/infer_request.h)."""
+
+    OTHER = "OTHER"
+    BACKEND = "BACKEND"
+    CANCELED = "CANCELED"
+    REJECTED = "REJECTED"
+
+
+class _Sum:
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ns = 0
+
+    def value(self) -> Duration:
+        return Duration(self.count, self.ns)
+
+
+class _Batches:
+    """Sums of execute calls with one batch size."""
+
+    __slots__ = ("count", "infer", "input", "output")
+
+    def __init__(self) -> None:
+        self.count = self.input = self.infer = self.output = 0
+
+
+class Statistics:
+    """The sums of one model version. All times are nanoseconds of the monotonic clock.
+
+    Attributes:
+        namespace: The model's namespace, empty for none.
+        load_ns: How long loading it took.
+        durations: Takes durations in for quantiles; None unless they are wanted.
+        first_responses: Takes milliseconds to first responses in; None unless they are wanted.
+        responses: Takes the single responses of a decoupled model in; None for others.
+    """
+
+    def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
+        """Begin with nothing.
+
+        Args:
+            tags: What metrics are to be labelled with.
+            is_cached: Whether the model wants its responses to be kept.
+        """
+        self.namespace = ""
+        self.load_ns = 0
+        self.durations: Durations | None = None
+        self.first_responses: Histogram | None = None
+        self.responses: ResponseTimes | None = None
+        self._tags = tags
+        self._is_cached = is_cached
+        self._last = 0
+        self._inferences = 0
+        self._executions = 0
+        self._success = 0
+        self._success_ns = 0
+        self._queue_ns = 0
+        self._input_ns = 0
+        self._infer_ns = 0
+        self._output_ns = 0
+        self._fail = _Sum()
+        self._errors = 0
+        self._hit = _Sum()
+        self._miss = _Sum()
+        self._failures = dict.fromkeys(Reason, 0)
+        self._batches: dict[int, _Batches] = {}
+
+    def measure(self, options: MetricsOptions, config: ModelConfig) -> None:
+        """From now on take in what *options* want of a model."""
+        if options.summaries:
+            self.durations = Durations(options.quantiles, is_cached=self._is_cached)
+        if options.histograms and config.decoupled:
+            self.first_responses = Histogram(_buckets(config))
+
+    def executed(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
+        """One execute call: when laying out began, when execute started and ended, when its answers were sent on."""
+        self._executions += 1
+        sums = self._batches.get(batch_size)
+        if sums is None:
+            sums = self._batches[batch_size] = _Batches()
+        sums.count += 1
+        sums.input += started - laid_out
+        sums.infer += ended - started
+        sums.output += sent - ended
+
+    def succeeded(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
+        """One request: when it was queued, laid out, started, ended, answered."""
+        self._last = answered
+        if self.durations is not None:
+            self._count(
+                batch_size, answered - queued, laid_out - queued, started - laid_out, ended - started, answered - ended
+            )
+            return
+        # As `_count`, without a call: every request comes here.
+        self._inferences += batch_size
+        self._success += 1
+        self._success_ns += answered - queued
+        self._queue_ns += laid_out - queued
+        self._input_ns += started - laid_out
+        self._infer_ns += ended - started
+        self._output_ns += answered - ended
+
+    def _count(self, batch_size: int, whole: int, queue: int, in_: int, infer: int, out: int) -> None:
+        self._inferences += batch_size
+        self._success += 1
+        self._success_ns += whole
+        self._queue_ns += queue
+        self._input_ns += in_
+        self._infer_ns += infer
+        self._output_ns += out
+        if self.durations is not None:
+            self.durations.succeeded(whole, queue, in_, infer, out)
+
+    def erred(self) -> None:
+        """One of those that succeeded was answered with an error by its model."""
+        self._errors += 1
+
+    def composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
+        """One request of an ensemble: when it was queued, begun and answered; input, infer and output of its steps.
+
+        Steps run side by side, so theirs may add up to more time than went by.
+        """
+        took_input, took_infer, took_output = computed
+        started = begun + took_input
+        ended = started + took_infer
+        self.executed(batch_size, begun, started, ended, ended + took_output)
+        self._last = answered
+        self._count(batch_size, answered - queued, begun - queued, took_input, took_infer, took_output)
+
+    def hit(self, ns: int) -> None:
+        """One request that was answered from the response cache within *ns*: a success that no model computed."""
+        self._hit.count += 1
+        self._hit.ns += ns
+        self._success += 1
+        self._success_ns += ns
+        if self.durations is not None:
+            self.durations.hit(ns)
+
+    def missed(self, ns: int) -> None:
+        """One request that was looked up in the response cache in vain, which took *ns*, with keeping its response."""
+        self._miss.count += 1
+        self._miss.ns += ns
+        self._success_ns += ns
+        if self.durations is not None:
+            self.durations.missed(ns)
+
+    def failed(self, ns: int, reason: Reason = Reason.OTHER) -> None:
+        """One request that ended in an error *ns* after it came; those refused at once do not count."""
+        self._failures[reason] += 1
+        self._fail.count += 1
+        self._fail.ns += ns
+
+    def responded_first(self, ns: int) -> None:
+        """A request to a decoupled model has its first response *ns* after it came."""
+        if self.first_responses is not None:
+            self.first_responses.observe(ns // 1_000_000)
+
+    def value(self, name: str, version: str, pending_count: int = 0) -> ModelStatistics:
+        """The sums as they are now, and how many requests wait for an instance."""
+        count = self._success
+        computed = count - self._hit.count
+        since = time.monotonic_ns() - self._last
+        return ModelStatistics(
+            name=name,
+            version=version,
+            last_inference=(time.time_ns() - since) // 1_000_000 if self._last else 0,
+            inference_count=self._inferences,
+            execution_count=self._executions,
+            success=Duration(count, self._success_ns),
+            fail=self._fail.value(),
+            failures={reason.value: number for reason, number in self._failures.items() if reason is not Reason.OTHER},
+            queue=Duration(count, self._queue_ns),
+            compute_input=Duration(computed, self._input_ns),
+            compute_infer=Duration(computed, self._infer_ns),
+            compute_output=Duration(computed, self._output_ns),
+            namespace=self.namespace,
+            tags=self._tags,
+            is_cached=self._is_cached,
+            error_responses=self._errors,
+            pending_count=pending_count,
+            load_seconds=self.load_ns / 1e9,
+            summaries={} if self.durations is None else self.durations.value(),
+            first_responses=None if self.first_responses is None else self.first_responses.value(),
+            cache_hit=self._hit.value(),
+            cache_miss=self._miss.value(),
+            batch_stats=tuple(
+                BatchStatistics(
+                    batch_size=size,
+                    compute_input=Duration(sums.count, sums.input),
+                    compute_infer=Duration(sums.count, sums.infer),
+                    compute_output=Duration(sums.count, sums.output),
+                )
+                for size, sums in sorted(self._batches.items())
+            ),
+            responses=() if self.responses is None else self.responses,
+        )
+
+
+def _buckets(config: ModelConfig) -> Sequence[float]:
+    """Bounds for milliseconds to first responses: the model's own, else the reference's."""
+    controls = config.message.model_metrics.metric_control
+    own = [each for each in controls if each.metric_identifier.family == _FIRST_RESPONSE]
+    return list(own[-1].histogram_options.buckets) if own else _FIRST_RESPONSE_MS

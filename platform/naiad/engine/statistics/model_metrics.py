@@ -1,0 +1,212 @@
+"""Metrics that models make for themselves: one registry for all guests.
+
+The same name, kind and labels in several guests are one metric. Each guest holds what it asked for by numbers of its
+own; a metric is there as long as a guest holds it, a family as long as a guest holds that. What a guest held goes with
+the guest. Texts are the reference's (PB src/metric_family.cc, CORE src/metric_family.cc).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from naiad.engine.calls.services import ModelServices
+from naiad.errors import InvalidRequestError, NaiadError, ProtocolError
+from naiad.workers.worker import Worker
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class MetricKind(enum.Enum):
+    """Kinds of metrics, by the names guests tell."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(slots=True, eq=False)
+class ModelMetric:
+    """One series, or a histogram's series.
+
+    Attributes:
+        labels: Its labels, by name.
+        value: Of a counter or gauge; the sum of a histogram's values.
+        buckets: A histogram's upper bounds, ascending, without infinity.
+        counts: How many values fell between two bounds each; one more than bounds.
+        holders: How many families of guests hold it.
+    """
+
+    labels: Labels
+    value: float = 0.0
+    buckets: tuple[float, ...] = ()
+    counts: list[int] = field(default_factory=list)
+    holders: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ModelMetricFamily:
+    """Metrics of one name.
+
+    Attributes:
+        name: Their name.
+        description: What the first model that made it said it is.
+        kind: Their kind.
+        metrics: Them, by labels.
+        holders: How many families of guests are this one.
+    """
+
+    name: str
+    description: str
+    kind: MetricKind
+    metrics: dict[Labels, ModelMetric] = field(default_factory=dict)
+    holders: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    """A family as one guest holds it, with the numbers of its metrics."""
+
+    family: ModelMetricFamily
+    metrics: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Guest:
+    """What one guest holds, by its own numbers."""
+
+    families: dict[str, _Held] = field(default_factory=dict)
+    metrics: dict[str, ModelMetric] = field(default_factory=dict)
+
+
+class ModelMetrics:
+    """The registry.
+
+    Models may make metrics also where no page shows them, as in the reference.
+    """
+
+    def __init__(self, services: ModelServices) -> None:
+        self._families: dict[str, ModelMetricFamily] = {}
+        self._guests: defaultdict[Worker, _Guest] = defaultdict(_Guest)
+        services.answerers["metric.family"] = self._make_family
+        services.answerers["metric.new"] = self._make_metric
+        services.answerers["metric.value"] = self._tell_value
+        services.listeners["metrics"] = self._changed
+        services.departures.append(self._departed)
+
+    def __iter__(self) -> Iterator[ModelMetricFamily]:
+        """The families, oldest first."""
+        return iter(self._families.values())
+
+    def _make_family(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        own, name, description, kind = (_field(fields, key) for key in ("family", "name", "description", "kind"))
+        try:
+            wanted = MetricKind(kind)
+        except ValueError as error:
+            raise InvalidRequestError("Unknown metric kind") from error
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = ModelMetricFamily(name, description, wanted)
+        elif family.kind is not wanted:
+            raise InvalidRequestError("Family name already exists with different type")
+        family.holders += 1
+        self._guests[worker].families[own] = _Held(family)
+        worker.reply(number)
+
+    def _make_metric(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        guest = self._guests[worker]
+        held = guest.families.get(_field(fields, "family"))
+        if held is None:
+            raise NaiadError("the metric's family does not exist any more")
+        labels = _labels(_field(fields, "labels"))
+        metric = held.family.metrics.get(labels)
+        if metric is None:
+            buckets = _numbers(fields.get("buckets", ""))
+            counts = [0] * (len(buckets) + 1) if held.family.kind is MetricKind.HISTOGRAM else []
+            metric = held.family.metrics[labels] = ModelMetric(labels, buckets=buckets, counts=counts)
+        metric.holders += 1
+        own = _field(fields, "metric")
+        held.metrics.append(own)
+        guest.metrics[own] = metric
+        worker.reply(number, text=" ".join(map(repr, metric.buckets)))
+
+    def _tell_value(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        metric = self._guests[worker].metrics.get(_field(fields, "metric"))
+        if metric is None:
+            raise NaiadError("the metric does not exist any more")
+        worker.reply(number, text=repr(metric.value))
+
+    # -- what guests tell -----------------------------------------------------------------------------------------
+
+    def _changed(self, worker: Worker, fields: Mapping[str, str]) -> None:
+        guest = self._guests[worker]
+        for key, text in fields.items():
+            what, _, number = key.partition(" ")
+            if what == "drop":
+                self._drop(guest, guest.families.pop(number, None))
+            elif number in guest.metrics:  # else its family was dropped meanwhile
+                _apply(guest.metrics[number], what, _numbers(text))
+
+    def _departed(self, worker: Worker) -> None:
+        guest = self._guests.pop(worker, None)
+        if guest is not None:
+            for held in guest.families.values():
+                self._drop(guest, held)
+
+    def _drop(self, guest: _Guest, held: _Held | None) -> None:
+        if held is None:
+            return
+        family = held.family
+        for own in held.metrics:
+            metric = guest.metrics.pop(own)
+            metric.holders -= 1
+            if not metric.holders:
+                del family.metrics[metric.labels]
+        family.holders -= 1
+        if not family.holders:
+            del self._families[family.name]
+
+
+def _apply(metric: ModelMetric, what: str, numbers: Sequence[float]) -> None:
+    """Change *metric* as its guest told.
+
+    Raises:
+        ProtocolError: If nothing of that kind can be told.
+    """
+    if what == "add" and len(numbers) == 1:
+        metric.value += numbers[0]
+    elif what == "set" and len(numbers) == 1:
+        metric.value = numbers[0]
+    elif what == "observe" and metric.counts and len(numbers) == 1 + len(metric.counts):
+        metric.value += numbers[0]
+        metric.counts = [before + int(more) for before, more in zip(metric.counts, numbers[1:], strict=True)]
+    else:
+        raise ProtocolError(f"a change of a metric that does not exist: '{what}' with {len(numbers)} numbers")
+
+
+def _field(fields: Mapping[str, str], key: str) -> str:
+    value = fields.get(key)
+    if value is None:
+        raise ProtocolError(f"a message about a metric without its '{key}'")
+    return value
+
+
+def _labels(text: str) -> Labels:
+    try:
+        labels = json.loads(text)
+    except ValueError as error:
+        raise ProtocolError(f"labels of a metric are not JSON: {error}") from error
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise ProtocolError("labels of a metric are not strings by their names")
+    return tuple(sorted(labels.items()))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split()))
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"a number of a metric is none: {error}") from error

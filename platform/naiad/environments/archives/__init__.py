@@ -1,0 +1,1 @@
+"""Archives of environments: reading, checking, unpacking, signatures."""

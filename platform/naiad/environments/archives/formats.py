@@ -1,0 +1,210 @@
+"""Reading archives as a stream of members, whatever they are packed with. What a member may be is `archive`'s job.
+
+The format is told by the first bytes, never by the name: people rename files.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import stat
+import struct
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+import zstandard
+
+from naiad.environments.archives.decoding import BROKEN, decoder, read_ahead, read_plainly
+from naiad.environments.archives.member import Entry, FileContent, Kind, Member
+from naiad.environments.archives.tar_stream import tar_members
+from naiad.errors import ExecutionEnvironmentError
+
+# What the decoders raise on damaged input. OSError is gzip's and bz2's way to say "this is not what I read";
+# `archive` tells it from a full disk because only reading happens under this tuple.
+DAMAGE: tuple[type[Exception], ...] = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    *BROKEN,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+)
+_TAR_BLOCK = 512
+_BUFFER = 256 * 1024
+_EXTENDED_TIMESTAMP = 0x5455
+
+
+class Format(enum.Enum):
+    """What an archive is packed with; the value is its name in messages."""
+
+    TAR = "tar"
+    GZIP = "tar.gz"
+    BZIP2 = "tar.bz2"
+    XZ = "tar.xz"
+    ZSTD = "tar.zst"
+    ZIP = "zip"
+
+
+_MAGIC = (
+    (b"\x1f\x8b", Format.GZIP),
+    (b"BZh", Format.BZIP2),
+    (b"\xfd7zXZ\x00", Format.XZ),
+    (b"\x28\xb5\x2f\xfd", Format.ZSTD),
+    (b"PK\x03\x04", Format.ZIP),
+    (b"PK\x05\x06", Format.ZIP),
+)
+_KNOWN_OTHERS = ((b"hsqs", "a squashfs image"), (b"7z\xbc\xaf", "a 7z archive"), (b"Rar!", "a rar archive"))
+
+
+def identify(path: Path) -> Format:
+    """Say what an archive is packed with.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read or is none of the formats.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_TAR_BLOCK)
+    except OSError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot read the execution environment {path}: {error.strerror or error}"
+        ) from error
+    for magic, packed_with in _MAGIC:
+        if head.startswith(magic):
+            return packed_with
+    if _is_tar_header(head):
+        return Format.TAR
+    what = next((name for magic, name in _KNOWN_OTHERS if head.startswith(magic)), "")
+    found = what or ("empty" if not head else f"no archive (its first bytes are {head[:4].hex(' ')})")
+    raise ExecutionEnvironmentError(
+        f"cannot unpack the execution environment {path}: it is {found}; "
+        "expected a tar packed with gzip, bzip2, xz or zstd, a plain tar, or a zip, as conda-pack and "
+        "`naiad env pack` write them"
+    )
+
+
+def _is_tar_header(head: bytes) -> bool:
+    if len(head) < _TAR_BLOCK:
+        return False
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def unpacked_size(path: Path, packed_with: Format) -> int | None:
+    """Bytes the content will need, as far as the archive says so cheaply. A hint: an archive can lie."""
+    try:
+        if packed_with is Format.TAR:
+            return path.stat().st_size
+        if packed_with is Format.ZIP:
+            with zipfile.ZipFile(path) as archive:
+                return sum(info.file_size for info in archive.infolist())
+        if packed_with is Format.GZIP:
+            return _gzip_size(path)
+        if packed_with is Format.ZSTD:
+            with path.open("rb") as file:
+                size = zstandard.frame_content_size(file.read(64))
+            return size if size > 0 else None
+    except DAMAGE:
+        return None  # the unpacking itself will say what is wrong, and where
+    return None
+
+
+def _gzip_size(path: Path) -> int | None:
+    """The trailer's size is modulo 4 GiB, so a value below the packed size says nothing."""
+    with path.open("rb") as file:
+        packed = file.seek(0, io.SEEK_END)
+        file.seek(max(0, packed - 4))
+        (size,) = struct.unpack("<I", file.read(4))
+    return size if size >= packed else None
+
+
+class _CountedFile(io.RawIOBase):
+    """Tells how many bytes of the archive were read."""
+
+    def __init__(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+        super().__init__()
+        self._file = file
+        self._advance = advance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = cast("io.BufferedReader", self._file).readinto(buffer)
+        self._advance(count)
+        return count
+
+
+def members(
+    path: Path, packed_with: Format, advance: Callable[[int], None], *, ahead: bool = False
+) -> Generator[Entry, None, None]:
+    """Every member with its content, in the archive's order; a content must be read before the next is asked for.
+
+    Args:
+        path: The archive.
+        packed_with: Its format.
+        advance: Told how many bytes of it were read; with `ahead`, from another thread.
+        ahead: Whether to decompress in a thread of its own, for who wants it all.
+
+    Raises:
+        One of `DAMAGE`: If the archive is damaged.
+    """
+    with path.open("rb") as file:
+        if packed_with is Format.ZIP:
+            yield from _zip_members(file, advance)
+        else:
+            counted = io.BufferedReader(_CountedFile(file, advance), _BUFFER)
+            read = read_ahead if ahead else read_plainly
+            with closing(decoder(packed_with.value, cast("IO[bytes]", counted))) as decoded, read(decoded) as reader:
+                yield from tar_members(reader)
+
+
+def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Entry]:
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            kind = _zip_kind(info)
+            target = archive.read(info).decode() if kind is Kind.SYMLINK else ""
+            member = Member(
+                name=info.filename,
+                kind=kind,
+                size=info.file_size,
+                # Zips made without Unix permissions say 0: a plain readable file is the sensible reading.
+                mode=stat.S_IMODE(info.external_attr >> 16) or 0o644,
+                mtime=_zip_mtime(info),
+                target=target,
+            )
+            if kind is Kind.FILE:
+                with archive.open(info) as content:
+                    yield member, FileContent(content)
+            else:
+                yield member, None
+            advance(info.compress_size)
+
+
+def _zip_kind(info: zipfile.ZipInfo) -> Kind:
+    if info.is_dir():
+        return Kind.DIRECTORY
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    known = {0: Kind.FILE, stat.S_IFREG: Kind.FILE, stat.S_IFLNK: Kind.SYMLINK, stat.S_IFDIR: Kind.DIRECTORY}
+    return known.get(kind, Kind.OTHER)
+
+
+def _zip_mtime(info: zipfile.ZipInfo) -> float:
+    """Info-ZIP's UTC time where the archive has it, else the local time with steps of two seconds every zip has."""
+    extra = info.extra
+    while len(extra) >= 4:  # noqa: PLR2004 - a header id and a length, two bytes each
+        kind, length = struct.unpack_from("<HH", extra)
+        if kind == _EXTENDED_TIMESTAMP and length >= 5 and extra[4] & 1:  # noqa: PLR2004 - flags, then mtime
+            return float(struct.unpack_from("<i", extra, 5)[0])
+        extra = extra[4 + length :]
+    return time.mktime((*info.date_time, 0, 0, -1))

@@ -1,0 +1,178 @@
+"""What an environment is, for people and scripts: an archive, an entry of the store, or a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.environments.archives.archive_facts import read_facts
+from naiad.environments.archives.formats import Format, identify
+from naiad.environments.archives.manifest import Package, read_manifest
+from naiad.environments.archives.trust import signers_of
+from naiad.environments.building.installed import packages_in
+from naiad.environments.progress import Reporter
+from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
+from naiad.environments.store.record import read_record
+from naiad.environments.store.store import Store
+from naiad.errors import ExecutionEnvironmentError
+from naiad.interpreters.executables import Executable
+from naiad.interpreters.prefix import ask_with_libraries, require_interpreter
+from naiad.interpreters.probe import ask
+from naiad.interpreters.versions import version_text
+
+__all__ = ["Inspection", "inspect_environment"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What is known of an environment; texts are empty where nothing is.
+
+    Attributes:
+        source: The archive or directory.
+        kind: What it is: `tar.gz` and the like, `directory`, or `entry` of the store.
+        name: Of its recipe, or of what was packed.
+        made_from: `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
+        digest: SHA-256 of the archive.
+        packed_size: Bytes of the archive, 0 for what is none.
+        size: Bytes of its content.
+        files: Files in it.
+        python: Version of its interpreter.
+        abi: As in names of extension modules.
+        platform: What its interpreter is built for.
+        glibc: The oldest glibc its compiled files run with.
+        numpy: Version of its numpy.
+        packages: What is installed.
+        recipe: Digests of its recipe's files.
+        signed_by: Ids of the keys that signed this content, as the file beside it says; nothing is checked.
+        entry: Its entry in the store, None if it was not unpacked there.
+    """
+
+    source: str
+    kind: str
+    name: str = ""
+    made_from: str = ""
+    digest: str = ""
+    packed_size: int = 0
+    size: int = 0
+    files: int = 0
+    python: str = ""
+    abi: str = ""
+    platform: str = ""
+    glibc: str = ""
+    numpy: str = ""
+    packages: tuple[Package, ...] = ()
+    recipe: tuple[tuple[str, str], ...] = ()
+    signed_by: tuple[str, ...] = ()
+    entry: StoreEntry | None = None
+
+
+def inspect_environment(text: str, root: Path, reporter: Reporter) -> Inspection:
+    """What an environment is that a person names: an archive, a directory, or an entry by its digest.
+
+    Args:
+        text: Its path or digest.
+        root: The store.
+        reporter: Whoever shows progress.
+
+    Raises:
+        ExecutionEnvironmentError: If there is no such thing, or it is no environment.
+    """
+    path = Path(text)
+    if path.is_dir():
+        return _directory(path)
+    return _archive(path, root, reporter) if path.exists() else _entry(find_entry(root, text))
+
+
+def _entry(entry: StoreEntry) -> Inspection:
+    stored = read_record(entry.folder)
+    if stored is None:
+        raise ExecutionEnvironmentError(
+            f"the environment in {entry.folder} is not whole any more (its archive was {entry.archive}); the next "
+            "server that needs it unpacks it anew"
+        )
+    return Inspection(
+        source=entry.archive,
+        kind="entry",
+        digest=entry.digest,
+        size=entry.size,
+        files=entry.files,
+        python=entry.python,
+        abi=stored.interpreter.abi,
+        platform=entry.platform,
+        numpy=stored.interpreter.numpy or "",
+        packages=packages_in(stored.prefix),
+        entry=entry,
+    )
+
+
+def _directory(path: Path) -> Inspection:
+    where = f"the execution environment {path}"
+    found, _ = ask_with_libraries(require_interpreter(path, where=where), path, ask)
+    files = [file.lstat().st_size for file in path.rglob("*") if not file.is_dir()]
+    return Inspection(
+        source=str(path),
+        kind="directory",
+        size=sum(files),
+        files=len(files),
+        python=version_text(found.version),
+        abi=found.abi,
+        platform=found.platform,
+        numpy=found.numpy or "",
+        packages=packages_in(path),
+    )
+
+
+def _archive(path: Path, root: Path, reporter: Reporter) -> Inspection:
+    packed_with = identify(path)
+    digest = Store(root, reporter).content(path).digest
+    entry = next((entry for entry in read_entries(root) if entry.digest == digest), None)
+    manifest = read_manifest(path)
+    if manifest is None:
+        return _without_manifest(path, packed_with, digest, entry)
+    return Inspection(
+        source=str(path),
+        kind=packed_with.value,
+        name=manifest.name,
+        made_from=manifest.made_from,
+        digest=digest,
+        packed_size=path.stat().st_size,
+        size=manifest.size,
+        files=manifest.files,
+        python=manifest.python,
+        abi=manifest.abi,
+        platform=manifest.platform,
+        glibc=manifest.glibc,
+        numpy=_numpy(manifest.packages),
+        packages=manifest.packages,
+        recipe=tuple(sorted(manifest.recipe.items())),
+        signed_by=signers_of(path, digest),
+        entry=entry,
+    )
+
+
+def _without_manifest(path: Path, packed_with: Format, digest: str, entry: StoreEntry | None) -> Inspection:
+    facts = read_facts(path, packed_with)
+    packages = tuple(package for _, package in sorted(facts.packages.items()))
+    return Inspection(
+        source=str(path),
+        kind=packed_with.value,
+        made_from="conda-pack" if facts.is_conda_packed else "",
+        digest=digest,
+        packed_size=path.stat().st_size,
+        size=facts.size,
+        files=facts.members,
+        python=facts.python,
+        platform=_platform(facts.executable),
+        numpy=_numpy(packages),
+        packages=packages,
+        signed_by=signers_of(path, digest),
+        entry=entry,
+    )
+
+
+def _platform(found: Executable | None) -> str:
+    return "-".join(part for part in (found.system, found.machine) if part) if found else ""
+
+
+def _numpy(packages: tuple[Package, ...]) -> str:
+    return next((package.version for package in packages if package.name.lower() == "numpy"), "")

@@ -1,0 +1,1 @@
+"""Building and packing environments from recipes."""

@@ -1,0 +1,224 @@
+"""Building an environment from a recipe: a whole interpreter with packages, which runs wherever it is put.
+
+The order matters: the interpreter is copied and compiled, then recorded for conda-pack, then packages come in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from packaging.version import Version
+
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.building.base import BaseInterpreter, copy_base, inspect_base
+from naiad.environments.building.built import BuiltEnvironment, built_in
+from naiad.environments.building.bytecode import compile_environment
+from naiad.environments.building.choosing import choose
+from naiad.environments.building.conda_build import build_conda
+from naiad.environments.building.conda_meta import record_interpreter, write_history
+from naiad.environments.building.installing import InstallOptions, download, install
+from naiad.environments.building.recipe import Recipe, read_recipe
+from naiad.environments.building.recipe_files import copy_recipe
+from naiad.environments.building.relocate import relocate_binaries
+from naiad.environments.building.requirements import Wanted, wanted
+from naiad.environments.building.symbols import newest_glibc
+from naiad.environments.progress import LogReporter, Reporter
+from naiad.errors import ConfigError, ExecutionEnvironmentError
+from naiad.interpreters.probe import ask
+
+__all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
+
+
+@dataclass(frozen=True)
+class _Installing:
+    """What is to be installed, and how."""
+
+    wanted: Wanted | None
+    options: InstallOptions
+    progress: Callable[[str], None]
+    reporter: Reporter
+
+
+def build(
+    recipe_dir: Path,
+    output_prefix: Path,
+    *,
+    python: str | None = None,
+    options: InstallOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    reporter: Reporter | None = None,
+) -> BuiltEnvironment:
+    """Build the environment of a recipe.
+
+    Args:
+        recipe_dir: Folder of the recipe.
+        output_prefix: Folder to build in; must not exist yet, or be empty.
+        python: A version (`3.12`, `3.12.1`) or the path of an interpreter, instead of what the recipe asks for.
+        options: Where packages come from, and which installer fetches them.
+        progress: Called with a line for each step.
+        reporter: Told how far downloads are; the log if None.
+
+    Raises:
+        ConfigError: The recipe is wrong, or its lock is not for this.
+        InterpreterNotFoundError: No suitable interpreter is on this machine.
+        ExecutionEnvironmentError: It could not be built; nothing is left of it.
+    """
+    recipe = read_recipe(recipe_dir)
+    prefix = output_prefix.resolve()
+    _require_free(prefix)
+    _require_platform(recipe)
+    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress, reporter or LogReporter())
+    created = _missing_folders(prefix)
+    try:
+        prefix.mkdir(parents=True, exist_ok=True)
+        return make()
+    except OSError as error:
+        _remove(prefix, created)
+        raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
+    except BaseException:
+        _remove(prefix, created)
+        raise
+
+
+def _prepared(
+    recipe: Recipe,
+    prefix: Path,
+    python: str | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: Reporter,
+) -> Callable[[], BuiltEnvironment]:
+    """What makes the environment, once everything is checked that can be before anything is made."""
+    if recipe.conda is not None:
+        return partial(
+            build_conda, recipe, prefix, python=python, options=options, progress=progress, reporter=reporter
+        )
+    base = inspect_base(choose(recipe, python))
+    # A lock that is for another version is told here.
+    installing = _Installing(wanted(recipe, base.version), options, progress, reporter)
+    return partial(_build_in, recipe, base, prefix, installing)
+
+
+def fetch_wheels(
+    recipe_dir: Path,
+    folder: Path,
+    *,
+    python: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    reporter: Reporter | None = None,
+) -> str:
+    """Fetch what building a recipe would install; the version of Python that it is for.
+
+    Raises:
+        ConfigError: The recipe is wrong, or it installs no wheels.
+        InterpreterNotFoundError: No suitable interpreter is on this machine.
+        ExecutionEnvironmentError: A package could not be fetched.
+    """
+    recipe = read_recipe(recipe_dir)
+    base = inspect_base(choose(recipe, python))
+    packages = wanted(recipe, base.version)
+    if packages is None:
+        raise ConfigError(f"nothing to fetch for '{recipe.name}': {recipe.folder} names no requirements")
+    folder.mkdir(parents=True, exist_ok=True)
+    download(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
+    return base.version
+
+
+def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _Installing) -> BuiltEnvironment:
+    progress = installing.progress
+    python = prefix / "bin" / f"python{base.minor}"
+    progress(f"copying Python {base.version} from {base.prefix}")
+    copy_base(base, prefix)
+    # Before the long part: an interpreter that cannot be copied should not cost a download first.
+    _require_hermetic(python, prefix, base)
+    compile_environment(python, prefix, base.cache_tag)
+    record_interpreter(prefix, base.version)
+    if installing.wanted is not None:
+        progress(f"installing {installing.wanted.named_in}")
+        install(recipe.name, installing.wanted, base, python, installing.options, progress, installing.reporter)
+        relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
+        progress("compiling")
+        compile_environment(python, prefix, base.cache_tag)
+    copy_recipe(recipe, prefix)
+    _require_glibc(recipe, prefix)
+    progress("checking that it runs by itself")
+    _require_hermetic(python, prefix, base)
+    # Last: a build that was killed midway must not look like an environment.
+    write_history(prefix, base.version)
+    return built_in(prefix, python, base)
+
+
+def _require_platform(recipe: Recipe) -> None:
+    if recipe.platform not in ("", host_platform()):
+        raise ExecutionEnvironmentError(
+            f"cannot build '{recipe.name}' of {recipe.folder}: it is for {recipe.platform}, this machine is "
+            f"{host_platform()}; build it on a machine of that kind"
+        )
+
+
+def _require_glibc(recipe: Recipe, prefix: Path) -> None:
+    """Refuse what would not start on the oldest system that the recipe is for."""
+    if not recipe.glibc:
+        return
+    for path in sorted(path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()):
+        needed = newest_glibc([path])
+        if needed and Version(needed) > Version(recipe.glibc):
+            raise ExecutionEnvironmentError(
+                f"cannot build '{recipe.name}': it is to run with glibc {recipe.glibc}, and "
+                f"{path.relative_to(prefix)} needs {needed}; take an interpreter built on an older system, or older "
+                "versions of the package"
+            )
+
+
+def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None:
+    """Refuse a copy that still lives off the original: it would fail, or run other code, on the next machine."""
+    refusal = f"the Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix}"
+    advice = "use another interpreter of that version, such as one of pyenv or uv"
+    try:
+        itself = ask(python)
+    except ExecutionEnvironmentError as error:
+        raise ExecutionEnvironmentError(f"{refusal} does not run by itself ({error.message}); {advice}") from error
+    places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
+    if itself.libpython is not None:
+        places.append(Path(itself.libpython))
+    outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
+    if outside:
+        raise ExecutionEnvironmentError(f"{refusal} still uses {', '.join(outside)}; {advice}")
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong with files; the first of many where a whole folder could not be copied."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])
+    return str(error)
+
+
+def _require_free(prefix: Path) -> None:
+    if prefix.is_dir() and not any(prefix.iterdir()):
+        return
+    if prefix.exists() or prefix.is_symlink():
+        raise ExecutionEnvironmentError(
+            f"cannot build in {prefix}: it exists already; remove it or name another folder"
+        )
+
+
+def _remove(prefix: Path, created: list[Path]) -> None:
+    """Leave of a failed build what was there before it: nothing, or an empty folder."""
+    for child in prefix.iterdir() if prefix.is_dir() else ():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child, ignore_errors=True)
+        else:
+            child.unlink(missing_ok=True)
+    for folder in created:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _missing_folders(prefix: Path) -> list[Path]:
+    """The folders that building creates, innermost first: `prefix` and its parents as far as they are missing."""
+    return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]

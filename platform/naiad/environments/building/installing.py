@@ -1,0 +1,237 @@
+"""Running an installer for a recipe: which one, where from, how far it is, and what it failed on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.environments.building.base import BaseInterpreter
+from naiad.environments.building.pip_install import clean_environ, find_pip, install_command, pip_command, pip_settings
+from naiad.environments.building.requirements import Wanted
+from naiad.environments.building.uv_install import find_uv, uv_command, uv_environ
+from naiad.environments.progress import Progress, Reporter
+from naiad.errors import ExecutionEnvironmentError, OptionError
+
+__all__ = ["INSTALLERS", "InstallOptions", "blamed_package", "download", "install", "run_installer"]
+
+INSTALLERS = ("auto", "pip", "uv")
+"""Which may be asked for: `auto` is uv where it is installed."""
+
+_LAST_LINES = 12
+_BLAME = (
+    re.compile(r"No matching distribution found for (\S+)"),
+    re.compile(r"satisfies the requirement (\S+)"),
+    re.compile(r"Failed to build '?([A-Za-z0-9._-]+)'?"),
+    re.compile(r"Failed building wheel for (\S+)"),
+    re.compile(r"Package '?([A-Za-z0-9._-]+)'? requires a different Python"),
+    re.compile(r"Invalid requirement: ['\"]?([^'\":]+)"),
+    re.compile(r"Cannot install (.+?) because"),
+    re.compile(r"DO NOT MATCH THE HASHES.*?^\s+(\S+) from", re.DOTALL | re.MULTILINE),
+    # uv's
+    re.compile(r"there (?:is|are) no versions? of (\S+)"),
+    re.compile(r"Because \S+ was not found.*?you\s+require\s+(\S+)", re.DOTALL),
+    re.compile(r"Because (\S+) was not found"),
+    re.compile(r"Failed to (?:build|download|fetch|read|parse)(?: metadata for)?:? `([^`]+)`"),
+    re.compile(r"Hash mismatch for `([^`]+)`"),
+)
+_STEPS = ("Collecting ", "Installing ", "Resolved ", "Prepared ", "Installed ")
+_DOWNLOADING = re.compile(r"(?:Downloading|Using cached) (\S+)")
+_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions:
+    """How packages get into an environment.
+
+    Attributes:
+        installer: One of INSTALLERS.
+        wheels: Folders of wheels to look in.
+        offline: Whether nothing else may be looked at.
+    """
+
+    installer: str = "auto"
+    wheels: tuple[Path, ...] = ()
+    offline: bool = False
+
+
+def install(
+    name: str,
+    wanted: Wanted,
+    base: BaseInterpreter,
+    python: Path,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: Reporter,
+) -> None:
+    """Install requirements into the prefix of `python`.
+
+    Indexes, certificates and the like are those pip is configured for, whichever installer is used.
+
+    Args:
+        name: The recipe's.
+        wanted: The requirements.
+        base: What the interpreter is a copy of.
+        python: The interpreter.
+        options: How.
+        progress: Called with a line for each step.
+        reporter: Told how far downloads are.
+
+    Raises:
+        ExecutionEnvironmentError: It failed; names the package and ends with the installer's last lines.
+        OptionError: The installer that is asked for is not there.
+    """
+    uv = _uv(options)
+    if uv is None:
+        command, environ = install_command(find_pip(base), python), clean_environ(os.environ)
+    else:
+        settings = pip_settings()
+        command = uv_command(uv, python, settings)
+        environ = uv_environ(clean_environ(os.environ), settings)
+    run_installer(name, wanted, [*command, *_places(options, uv)], environ, progress, reporter)
+
+
+def download(
+    name: str,
+    wanted: Wanted,
+    base: BaseInterpreter,
+    folder: Path,
+    progress: Callable[[str], None],
+    reporter: Reporter,
+) -> None:
+    """Put the wheels of requirements into a folder, for `install` on machines that reach no index.
+
+    Raises:
+        ExecutionEnvironmentError: It failed; names the package and ends with pip's last lines.
+    """
+    command = [*pip_command(find_pip(base), base.executable, "download"), "--dest", str(folder)]
+    run_installer(name, wanted, command, clean_environ(os.environ), progress, reporter)
+
+
+def run_installer(
+    name: str,
+    wanted: Wanted,
+    command: list[str],
+    environ: dict[str, str],
+    progress: Callable[[str], None],
+    reporter: Reporter,
+    *,
+    requirements_flag: str = "-r",
+) -> None:
+    """Run an installer on requirements, whose file is its last argument.
+
+    What it leaves in its temporary folder goes: pip in a wheel copies its certificates there, uv makes locks.
+
+    Raises:
+        ExecutionEnvironmentError: It failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
+        file = Path(folder, "requirements.txt")
+        file.write_text(wanted.text, encoding="utf-8")
+        how = [*(["--no-deps"] if wanted.complete else []), *(["--require-hashes"] if wanted.hashed else [])]
+        watch = _Watch(progress, reporter)
+        with subprocess.Popen(
+            [*command, *how, *filter(None, [requirements_flag]), str(file)],
+            env={**environ, "TMPDIR": folder},
+            cwd=wanted.named_in.resolve().parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    watch.line(line.rstrip())
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                watch.end()
+    if process.returncode:
+        raise _failure(name, wanted, Path(command[0]).name, watch.lines)
+
+
+def blamed_package(lines: list[str]) -> str | None:
+    """The requirement that an installer's output says it failed on, if it says so."""
+    output = "\n".join(lines)
+    for pattern in _BLAME:
+        match = pattern.search(output)
+        if match:
+            return match[1].rstrip(",;:")
+    return None
+
+
+def _uv(options: InstallOptions) -> Path | None:
+    if options.installer == "pip":
+        return None
+    uv = find_uv()
+    if uv is None and options.installer == "uv":
+        raise OptionError("uv is not installed: `pip install uv`, or leave --installer out to use pip")
+    return uv
+
+
+def _places(options: InstallOptions, uv: Path | None) -> list[str]:
+    nowhere_else = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
+    return [*nowhere_else, *(f"--find-links={folder.resolve()}" for folder in options.wheels)]
+
+
+def _failure(name: str, wanted: Wanted, program: str, lines: list[str]) -> ExecutionEnvironmentError:
+    what = blamed_package(lines) or "the requirements"
+    # Warnings about unused indexes would push out what matters.
+    telling = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
+    last = "\n  ".join(telling[-_LAST_LINES:])
+    who = "uv" if program.startswith("uv") else "pip"
+    return ExecutionEnvironmentError(
+        f"cannot install {what} for '{name}', named in {wanted.named_in}; {who} said last:\n  {last}"
+    )
+
+
+class _Watch:
+    """Reads what an installer prints: steps for people, and how far the file is that it downloads."""
+
+    def __init__(self, progress: Callable[[str], None], reporter: Reporter) -> None:
+        self.lines: list[str] = []
+        self._progress = progress
+        self._reporter = reporter
+        self._file = ""
+        self._done = self._total = 0
+        self._began = 0.0
+
+    def line(self, text: str) -> None:
+        """Take note of a line."""
+        match = _RAW_PROGRESS.fullmatch(text)
+        if match:
+            self._done, self._total = int(match[1]), int(match[2])
+            self._tell(finished=self._done >= self._total)
+            return
+        self.lines.append(text)
+        if text.startswith(_STEPS):
+            self._progress(text.partition(" (from ")[0].strip())
+        elif started := _DOWNLOADING.match(text.strip()):
+            self.end()
+            self._file, self._began = started[1].rsplit("/", 1)[-1], time.monotonic()
+
+    def end(self) -> None:
+        """Take a bar away that an interrupted download left."""
+        if self._total > self._done:
+            self._tell(finished=True)
+        self._done = self._total = 0
+
+    def _tell(self, *, finished: bool) -> None:
+        event = Progress(
+            step="downloading",
+            label="",
+            path=Path(self._file),
+            done=self._done,
+            total=self._total,
+            seconds=time.monotonic() - self._began,
+            finished=finished,
+        )
+        self._reporter.progress(event)

@@ -1,0 +1,117 @@
+"""`naiad env lock`: resolving a recipe under every Python it is for, and writing down what was chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.environments.building.base import inspect_base
+from naiad.environments.building.choosing import find_base, installed_minors
+from naiad.environments.building.installing import run_installer
+from naiad.environments.building.lockfile import Pin, lock_text
+from naiad.environments.building.pip_install import clean_environ, find_pip, pip_command, pip_settings
+from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
+from naiad.environments.building.requirements import Wanted, declared
+from naiad.environments.building.uv_install import find_uv, uv_environ, uv_resolve_command
+from naiad.environments.progress import LogReporter
+from naiad.errors import ConfigError, ExecutionEnvironmentError
+
+__all__ = ["lock"]
+
+_UV_PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+_DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+def lock(
+    recipe_dir: Path, *, pythons: tuple[str, ...] = (), progress: Callable[[str], None] = lambda _: None
+) -> tuple[Path, dict[str, list[Pin]]]:
+    """Write the lock of a recipe.
+
+    Args:
+        recipe_dir: Folder of the recipe.
+        pythons: Versions to resolve for, `3.12`; every one on this machine that the recipe takes unless given. For one
+            that is not on this machine uv is needed.
+        progress: Called with a line for each step.
+
+    Returns:
+        The lock, and what it holds for each Python.
+
+    Raises:
+        ConfigError: The recipe is wrong, or has nothing that can be locked.
+        InterpreterNotFoundError: No suitable interpreter is on this machine.
+        ExecutionEnvironmentError: A resolution failed; an older lock stays as it was.
+    """
+    recipe = read_recipe(recipe_dir)
+    wanted = declared(recipe)
+    if recipe.lock is not None and recipe.lock.name != LOCK_FILE:
+        raise ConfigError(f"{recipe.lock} is the lock of {recipe.folder} already; the tool that wrote it renews it")
+    if wanted is None:
+        raise ConfigError(
+            f"nothing to lock in {recipe.folder}: its env.toml names neither 'requirements' nor 'project'"
+            + ("; packages of conda are named with exact versions in its environment.yml" if recipe.conda else "")
+        )
+    installed = installed_minors(recipe.python) if not pythons else installed_minors(SpecifierSet(">=3.8"))
+    chosen = {}
+    for minor in sorted(pythons or installed, key=_numbers):
+        progress(f"resolving for Python {minor}")
+        chosen[minor] = _resolve(recipe, wanted, minor, progress, here=minor in installed)
+    file = recipe.folder / LOCK_FILE
+    unfinished = file.with_name(f".{LOCK_FILE}.{os.getpid()}")
+    try:
+        unfinished.write_text(lock_text(recipe, chosen), encoding="utf-8")
+        unfinished.replace(file)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ExecutionEnvironmentError(f"cannot write {file}: {error.strerror or error}") from error
+    return file, chosen
+
+
+def _resolve(recipe: Recipe, wanted: Wanted, minor: str, progress: Callable[[str], None], *, here: bool) -> list[Pin]:
+    """What would be installed under a Python into nothing: asked of pip, or of uv for a Python that is elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="naiad-lock-") as folder:
+        uv = None if here else find_uv()
+        if uv is not None:
+            compiled = Path(folder, "compiled.txt")
+            settings = pip_settings()
+            command = [*uv_resolve_command(uv, minor, settings), "-o", str(compiled)]
+            environ = uv_environ(clean_environ(os.environ), settings)
+            run_installer(recipe.name, wanted, command, environ, progress, LogReporter(), requirements_flag="")
+            return _pins_of_uv(compiled.read_text(encoding="utf-8"))
+        base = inspect_base(find_base(recipe, SpecifierSet(f"=={minor}.*")))
+        report = Path(folder, "report.json")
+        command = [
+            *pip_command(find_pip(base), base.executable, "install"),
+            # Building a package would run its code, and give another file each time.
+            *("--dry-run", "--ignore-installed", "--only-binary=:all:", "--progress-bar=off"),
+            *("--report", str(report)),
+        ]
+        # Debian marks its interpreter as nobody's to install into, which this does not do.
+        environ = {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+        run_installer(recipe.name, wanted, command, environ, progress, LogReporter())
+        return [_pin(recipe, item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+
+
+def _pins_of_uv(text: str) -> list[Pin]:
+    """What uv writes: each package, then the digests of all its files in the index, for whatever platform."""
+    return [Pin(name, version, tuple(_DIGEST.findall(rest))) for name, version, rest in _UV_PIN.findall(text)]
+
+
+def _pin(recipe: Recipe, item: dict[str, dict[str, dict[str, dict[str, str]]]]) -> Pin:
+    metadata = item["metadata"]
+    name, version = str(metadata["name"]), str(metadata["version"])
+    digest = item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+    if digest is None:
+        raise ConfigError(
+            f"'{name}' of '{recipe.name}' comes from a folder or a repository, which has no digest; build a wheel of it"
+        )
+    return Pin(name, version, (digest,))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

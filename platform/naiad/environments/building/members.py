@@ -1,0 +1,142 @@
+"""Writing archives that depend on nothing but their members: neither on times, owners and umask nor on their order.
+
+Every member has the same time, 1980: the first one that a zip can hold.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import os
+import shutil
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import zstandard
+
+from naiad.environments.building.gzip_writing import gzip_writer
+
+__all__ = ["FORMATS", "MTIME", "Packed", "write_archive"]
+
+MTIME = 315_532_800
+"""Time of every member: 1980-01-01, UTC."""
+
+FORMATS = ("tar.zst", "tar.gz", "tar.bz2", "tar.xz", "tar", "zip")
+"""What can be written, the default first."""
+
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+# Zip's own time is local; this field holds it as UTC.
+_ZIP_UTC = struct.pack("<HHBi", 0x5455, 5, 1, MTIME)
+_LINK, _FILE = 0o120000, 0o100000
+# The level of conda-pack: the next ones take twice the time for a twentieth of the size.
+_ZSTD_LEVEL = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """One member to write: a link, or the content of a file.
+
+    Attributes:
+        name: Its path in the archive.
+        source: The file with its content, unless it has `data`.
+        data: Its content.
+        link: Where it points, for a symbolic link.
+        executable: Whether it may be executed.
+    """
+
+    name: str
+    source: Path | None = None
+    data: bytes | None = None
+    link: str | None = None
+    executable: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its content."""
+        if self.link is not None:
+            return 0
+        return len(self.data) if self.data is not None else os.stat(cast("Path", self.source)).st_size  # noqa: PTH116
+
+    def read(self) -> bytes:
+        """Its content."""
+        return self.data if self.data is not None else cast("Path", self.source).read_bytes()
+
+
+def write_archive(output: Path, format: str, members: Iterable[Packed], advance: Callable[[int], None]) -> None:  # noqa: A002 - the option's name
+    """Write members into a new archive, in their order.
+
+    Raises:
+        OSError: It cannot be written, or a source cannot be read.
+    """
+    with output.open("wb") as raw:
+        if format == "zip":
+            _write_zip(raw, members, advance)
+            return
+        with _compressing(raw, format) as stream, tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar:
+            for member in members:
+                _add(tar, member)
+                advance(member.size)
+
+
+def _add(tar: tarfile.TarFile, member: Packed) -> None:
+    info = tarfile.TarInfo(member.name)
+    info.mtime = MTIME
+    info.mode = 0o755 if member.executable or member.link is not None else 0o644
+    if member.link is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, member.link
+        tar.addfile(info)
+        return
+    info.size = member.size
+    with _content(member) as content:
+        tar.addfile(info, content)
+
+
+@contextmanager
+def _content(member: Packed) -> Iterator[IO[bytes]]:
+    if member.data is not None:
+        yield io.BytesIO(member.data)
+        return
+    with cast("Path", member.source).open("rb") as content:
+        yield content
+
+
+def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  # noqa: A002 - the option's name
+    """The stream to write a tar into."""
+    match format:
+        case "tar.gz":
+            return gzip_writer(raw)
+        case "tar.bz2":
+            return bz2.BZ2File(raw, "wb")
+        case "tar.xz":
+            return lzma.LZMAFile(raw, "wb")
+        case "tar.zst":
+            # However many threads there are (at least one beside this), the bytes are the same.
+            compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=os.cpu_count() or 1)
+            return compressor.stream_writer(raw, closefd=False)
+        case _:
+            return nullcontext(raw)
+
+
+def _write_zip(raw: IO[bytes], members: Iterable[Packed], advance: Callable[[int], None]) -> None:
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in members:
+            info = zipfile.ZipInfo(member.name, _ZIP_TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix: permissions count
+            info.extra = _ZIP_UTC
+            kind = _FILE if member.link is None else _LINK
+            info.external_attr = (kind | (0o755 if member.executable else 0o644)) << 16
+            if member.link is not None:
+                archive.writestr(info, member.link)
+                continue
+            info.file_size = member.size
+            with _content(member) as content, archive.open(info, "w") as target:
+                shutil.copyfileobj(content, target, 1 << 20)
+            advance(member.size)

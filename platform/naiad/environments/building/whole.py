@@ -1,0 +1,118 @@
+"""Making an environment whole that borrows its interpreter, or that no record of conda describes.
+
+A venv has packages and a link to an interpreter elsewhere. Its whole counterpart is a copy of that interpreter with
+these packages in it, made for packing and thrown away.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from naiad.environments.building.base import BaseInterpreter, copy_base, inspect_base
+from naiad.environments.building.bytecode import compile_environment
+from naiad.environments.building.conda_meta import record_interpreter, write_history
+from naiad.environments.building.installed import site_folders
+from naiad.environments.building.relocate import relocate_binaries, relocate_texts
+from naiad.errors import ExecutionEnvironmentError
+from naiad.interpreters.prefix import interpreter_of
+
+__all__ = ["make_whole", "packages_folder"]
+
+# Of the venv itself; `lib` is taken package by package.
+_NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
+# They switch a venv on, or are the interpreter.
+_NOT_SCRIPTS = ("activate", "deactivate", "python", "pydoc", "idle", "2to3")
+# virtualenv's patch of setuptools, for the venv it made.
+_NOT_PACKAGES = frozenset({"_virtualenv.py", "_virtualenv.pth", "__pycache__"})
+
+
+def make_whole(environment: Path, prefix: Path) -> BaseInterpreter:
+    """Put a whole counterpart of a venv, or of a Python with packages, into the empty folder `prefix`.
+
+    Raises:
+        ExecutionEnvironmentError: It refers to code outside of it, or its interpreter cannot be copied.
+        OSError: A file cannot be copied.
+    """
+    python = interpreter_of(environment)
+    if python is None or not python.exists():
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: it has no interpreter that runs (looked for {environment}/bin/python); "
+            "an environment is a conda environment, a venv, or a Python with its packages"
+        )
+    base = inspect_base(python)
+    if base.is_system and base.prefix == environment:
+        raise ExecutionEnvironmentError(f"cannot pack {environment}: it is the system's; make a venv and pack that")
+    copy_base(base, prefix)
+    origins = (environment, base.prefix) if not base.is_system else (environment,)
+    target = prefix / base.stdlib.relative_to(base.prefix)
+    packages = packages_folder(base, target)
+    compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
+    record_interpreter(prefix, base.version)
+    for folder in _site_folders(environment, base):
+        _refuse_code_elsewhere(environment, folder)
+        _copy_packages(folder, packages)
+    _copy_rest(environment, prefix)
+    relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), environment, prefix)
+    relocate_binaries(prefix, (*origins, prefix))
+    compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
+    write_history(prefix, base.version)
+    return base
+
+
+def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
+    """Where an interpreter whose standard library is copied to *stdlib* looks for packages."""
+    if base.is_system and not base.stdlib.joinpath("site-packages").is_dir():
+        return stdlib.parent / "python3" / "dist-packages"  # Debian's
+    return stdlib / "site-packages"
+
+
+def _site_folders(environment: Path, base: BaseInterpreter) -> Iterator[Path]:
+    """Folders of packages, those first whose packages give way to others of the same name."""
+    if (environment / "pyvenv.cfg").is_file() and _sees_system(environment):
+        yield from site_folders(base.prefix)
+    yield from site_folders(environment)
+
+
+def _sees_system(venv: Path) -> bool:
+    for line in (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "include-system-site-packages":
+            return value.strip().lower() == "true"
+    return False
+
+
+def _refuse_code_elsewhere(environment: Path, folder: Path) -> None:
+    """Packages installed with --editable, and folders that a .pth file adds, stay behind when others travel."""
+    for file in sorted((*folder.glob("*.pth"), *folder.glob("*.egg-link"))):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            path = line.strip()
+            if path.startswith("/") and not Path(path).resolve().is_relative_to(environment.resolve()):
+                raise ExecutionEnvironmentError(
+                    f"cannot pack {environment}: {file.name} refers to code in {path}, outside of it; install that "
+                    "package without --editable"
+                )
+    for finder in sorted(folder.glob("__editable__*.py")):
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: {finder.name} refers to code outside of it; install that package without "
+            "--editable"
+        )
+
+
+def _copy_packages(source: Path, target: Path) -> None:
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        top = Path(folder) == source
+        return {name for name in names if name == "__pycache__" or (top and name in _NOT_PACKAGES)}
+
+    shutil.copytree(source, target, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+
+
+def _copy_rest(environment: Path, prefix: Path) -> None:
+    """Scripts, and data that packages put beside `lib`."""
+    for path in sorted((environment / "bin").iterdir()) if (environment / "bin").is_dir() else ():
+        if not path.name.lower().startswith(_NOT_SCRIPTS) and path.is_file():
+            shutil.copy2(path, prefix / "bin" / path.name)
+    for path in sorted(environment.iterdir()):
+        if path.name not in _NOT_COPIED and path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, prefix / path.name, symlinks=True, dirs_exist_ok=True)

@@ -1,0 +1,1 @@
+"""Archives that are elsewhere: download, resume, verify."""

@@ -1,0 +1,285 @@
+"""Bringing one file from elsewhere: what is interrupted goes on where it stopped, also in another process.
+
+HTTP is spoken here, with the standard library: a connection that breaks, a server that ignores ranges and a file that
+changes meanwhile are all answered by its status and headers, which fsspec's driver does not show. Everything else goes
+through fsspec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import logging
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+from naiad import json_cache
+from naiad.config.model.environment_source import shown
+from naiad.environments.progress import Meter, Reporter
+from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
+from naiad.storage.opening import Storage, open_storage, storage_errors
+
+__all__ = ["download", "note_of", "read_small", "read_version"]
+
+_log = logging.getLogger("naiad.environments")
+_CHUNK = 1024 * 1024
+_TIME_LIMIT = 60.0
+_SMALL = 1 << 20
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each new attempt after one that brought nothing; then it is given up."""
+
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_NOT_FOUND = (404, 410)
+_RANGE_NOT_SATISFIABLE = 416
+_PARTIAL = 206
+
+
+class _InterruptedError(Exception):
+    """An attempt ended early; the next may go on."""
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A remote file, opened for reading.
+
+    Attributes:
+        stream: Its bytes.
+        offset: Where they begin.
+        total: Size of the whole file, None if it is not said.
+        version: Differs if the file does, empty if nothing tells.
+    """
+
+    stream: IO[bytes]
+    offset: int
+    total: int | None
+    version: str
+
+
+def download(
+    uri: str, into: Path, *, reporter: Reporter, label: str = "", pauses: Sequence[float] | None = None
+) -> None:
+    """Bring a file; only one caller at a time for one *into*.
+
+    Args:
+        uri: Where it is.
+        into: The file to write; what is there of an earlier attempt is gone on with if the remote file is the same.
+        reporter: Whoever shows progress.
+        label: The model it is for.
+        pauses: Seconds before new attempts; `PAUSES` unless given.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be had; what came so far stays for the next attempt.
+    """
+    into.parent.mkdir(parents=True, exist_ok=True)
+    pauses = PAUSES if pauses is None else pauses
+    fruitless = 0
+    while True:
+        before = _size(into)
+        try:
+            _attempt(uri, into, reporter, label)
+            return
+        except _InterruptedError as error:
+            fruitless = 0 if _size(into) > before else fruitless + 1
+            if fruitless > len(pauses):
+                raise ExecutionEnvironmentError(
+                    f"cannot download the execution environment {shown(uri)}: {error}; tried {fruitless} times without "
+                    f"getting on from byte {before}; the next load goes on there"
+                ) from error
+            pause = pauses[fruitless - 1] if fruitless else 0.0
+            _log.warning("downloading %s was interrupted at byte %d: %s; going on", shown(uri), _size(into), error)
+            time.sleep(pause)
+
+
+def read_small(uri: str) -> bytes | None:
+    """The content of a small file, None if it is not there.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read.
+    """
+    try:
+        with _open(uri, 0, "") as opened:
+            return opened.stream.read(_SMALL)
+    except _InterruptedError as error:
+        raise ExecutionEnvironmentError(f"cannot read {shown(uri)}: {error}") from error
+    except ExecutionEnvironmentError as error:
+        if error.code is Code.NOT_FOUND:
+            return None
+        raise
+
+
+def read_version(uri: str) -> str:
+    """What differs if a remote file does, empty if nothing tells.
+
+    Raises:
+        ExecutionEnvironmentError: If it is not there or cannot be reached.
+    """
+    try:
+        if not _is_http(uri):  # of what is stored its listing tells, without opening it
+            return _version(_stored(uri)[1])
+        with _open(uri, 0, "") as opened:
+            return opened.version
+    except _InterruptedError as error:
+        raise ExecutionEnvironmentError(f"cannot reach {shown(uri)}: {error}") from error
+
+
+def _attempt(uri: str, into: Path, reporter: Reporter, label: str) -> None:
+    note = note_of(into)
+    known = json_cache.read(note) or {}
+    have = _size(into) if known.get("uri") == shown(uri) and known.get("version") else 0
+    with _open(uri, have, str(known.get("version", ""))) as opened:
+        _check_space(uri, into, opened)
+        json_cache.write(note, {"uri": shown(uri), "version": opened.version})
+        total = opened.total or 0
+        meter = Meter(
+            reporter, step="downloading", label=label, path=Path(PurePosixPath(urlsplit(uri).path).name), total=total
+        )
+        with meter, into.open("r+b" if into.exists() else "wb") as file:
+            file.truncate(opened.offset)
+            file.seek(opened.offset)
+            meter.advance(opened.offset)
+            _copy(opened, file, meter)
+
+
+def note_of(part: Path) -> Path:
+    """The file beside a download that says which state of which remote file it is."""
+    return part.with_name(part.name + ".json")
+
+
+def _copy(opened: _Opened, file: BinaryIO, meter: Meter) -> None:
+    while data := _read(opened.stream):
+        file.write(data)
+        meter.advance(len(data))
+    if opened.total is not None and file.tell() != opened.total:
+        raise _InterruptedError(f"the connection ended after {file.tell()} of {opened.total} bytes")
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    try:
+        return stream.read(_CHUNK)
+    except Exception as error:  # each driver of fsspec has errors of its own
+        raise _InterruptedError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_space(uri: str, into: Path, opened: _Opened) -> None:
+    needed = (opened.total or 0) - opened.offset
+    free = shutil.disk_usage(into.parent).free
+    if needed > free:
+        raise ExecutionEnvironmentError(
+            f"no space to download {shown(uri)}: {needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free on the "
+            f"disk of {into.parent}; make room there, or choose another folder for the store of environments"
+        )
+
+
+@contextmanager
+def _open(uri: str, offset: int, version: str) -> Iterator[_Opened]:
+    opened = _open_http(uri, offset, version) if _is_http(uri) else _open_stored(uri, offset, version)
+    with contextlib.closing(opened.stream):
+        yield opened
+
+
+def _is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _open_http(uri: str, offset: int, version: str) -> _Opened:
+    # Compressed on the way it would be another file, without ranges that mean anything.
+    headers = {"Accept-Encoding": "identity", "User-Agent": "naiad"}
+    if offset:
+        headers |= {"Range": f"bytes={offset}-", "If-Range": version}
+    request = urllib.request.Request(uri, headers=headers)  # noqa: S310 - http and https alone come here
+    try:
+        reply = urllib.request.urlopen(request, timeout=_TIME_LIMIT)  # noqa: S310 - closed by the caller
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == _RANGE_NOT_SATISFIABLE and offset:
+                # All of it is here already; or more, and then it is another file.
+                if error.headers.get("Content-Range", "").endswith(f"*/{offset}"):
+                    return _Opened(io.BytesIO(), offset, offset, version)
+                return _open_http(uri, 0, "")
+            raise _refused(uri, error) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from error
+    start = offset if reply.status == _PARTIAL else 0
+    length = reply.headers.get("Content-Length")
+    # A weak tag says that two files mean the same, not that they are the same.
+    tag = reply.headers.get("ETag", "")
+    told = tag if tag and not tag.startswith("W/") else reply.headers.get("Last-Modified", "")
+    return _Opened(cast("IO[bytes]", reply), start, int(length) + start if length else None, told)
+
+
+def _refused(uri: str, error: urllib.error.HTTPError) -> Exception:
+    said = f"the server answers {error.code} {error.reason}"
+    if error.code in _PASSING:
+        return _InterruptedError(said)
+    return ExecutionEnvironmentError(
+        f"cannot download the execution environment {shown(uri)}: {said}; check the address, and whether this server "
+        "may read it",
+        code=Code.NOT_FOUND if error.code in _NOT_FOUND else None,
+    )
+
+
+def _open_stored(uri: str, offset: int, version: str) -> _Opened:
+    storage, info = _stored(uri)
+    now, total = _version(info), info.get("size")
+    # Of more than there is nobody knows which part is right.
+    start = offset if now == version and (total is None or offset <= total) else 0
+    return _Opened(_open_at(storage, start), start, total, now)
+
+
+def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
+    """A file of an object store, and what that says of it."""
+    try:
+        storage = open_storage(uri)
+        with storage_errors(f"cannot read {uri}"):
+            info = storage.filesystem.info(storage.path)
+    except NaiadError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot download the execution environment {uri}: {error.message}", code=error.code
+        ) from error
+    if info.get("type") == "directory":
+        raise ExecutionEnvironmentError(
+            f"cannot use the execution environment {uri}: it is a folder, and from elsewhere only archives can be "
+            "used; pack it with `naiad env pack`"
+        )
+    return storage, info
+
+
+def _open_at(storage: Storage, start: int) -> IO[bytes]:
+    try:
+        stream = storage.filesystem.open(storage.path, "rb")
+        stream.seek(start)
+    except Exception as error:  # each driver has errors of its own
+        raise _InterruptedError(f"{type(error).__name__}: {error}") from error
+    return stream
+
+
+def _version(info: dict[str, Any]) -> str:
+    """What the storage says of the file that differs if the file does."""
+    names = (
+        "ETag",
+        "etag",
+        "generation",
+        "content_settings",
+        "LastModified",
+        "last_modified",
+        "mtime",
+        "created",
+        "ino",
+    )
+    return "|".join(f"{name}={info[name]}" for name in (*names, "size") if info.get(name) is not None)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""The store: archives unpacked once, addressed by their content, checked and evicted."""

@@ -1,0 +1,135 @@
+"""Request parameters: the reserved ones into fields of the request, the others on to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from naiad.errors import InvalidRequestError
+from naiad.frontends.kserve_grpc.service_pb2 import InferParameter
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
+
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+"""The one `triton_` parameter that a client may set: on a stream, send an end mark of its own."""
+
+FINAL_RESPONSE = "triton_final_response"
+"""The parameter that marks every response on a stream as the last of its request or not."""
+
+_UINT64 = (1 << 64) - 1
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class RequestParameters:
+    """The parameters of one request, sorted.
+
+    Attributes:
+        correlation_id: See `InferRequest`, as for the next three.
+        flags: SEQUENCE_START and SEQUENCE_END.
+        priority: Priority level.
+        timeout_us: Timeout in microseconds.
+        enable_empty_final: Whether a stream answers an end without a response with a message.
+        for_model: What is left.
+    """
+
+    correlation_id: int | str = 0
+    flags: int = 0
+    priority: int = 0
+    timeout_us: int = 0
+    enable_empty_final: bool = False
+    for_model: dict[str, Parameter] = field(default_factory=dict)
+
+
+def decode(parameters: Mapping[str, InferParameter]) -> RequestParameters:
+    """Sort the parameters of a request; raises `InvalidRequestError` with the reference's texts."""
+    decoded = RequestParameters()
+    for key, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        value = getattr(parameter, kind) if kind else None
+        reserved = _RESERVED.get(key)
+        if reserved is not None:
+            reserved(decoded, kind, value)
+        elif key.startswith("triton_"):
+            raise InvalidRequestError(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. "
+                f"Only the following keys starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
+            )
+        elif value is None or kind == "uint64_param":
+            raise InvalidRequestError(
+                f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
+            )
+        else:
+            decoded.for_model[key] = value
+    return decoded
+
+
+def encode(parameters: Mapping[str, Parameter], into: Any) -> None:
+    """Write response parameters into a protobuf map of `InferParameter`."""
+    for key, value in parameters.items():
+        match value:
+            case bool():
+                into[key].bool_param = value
+            case int():
+                if value > _INT64_MAX:
+                    into[key].uint64_param = value
+                else:
+                    into[key].int64_param = value
+            case float():
+                into[key].double_param = value
+            case _:
+                into[key].string_param = value
+
+
+def _sequence_id(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+    if kind == "int64_param":
+        decoded.correlation_id = value & _UINT64  # the reference's id is unsigned, the wire's parameter is not
+    elif kind == "string_param":
+        decoded.correlation_id = value
+    else:
+        raise _wrong_type("sequence_id", "int64_param or string_param")
+
+
+def _flag(name: str, flag: int) -> Callable[[RequestParameters, str | None, Any], None]:
+    def set_flag(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+        if kind != "bool_param":
+            raise _wrong_type(name, "bool_param")
+        if value:
+            decoded.flags |= flag
+
+    return set_flag
+
+
+def _priority(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+    if kind not in {"int64_param", "uint64_param"}:
+        raise _wrong_type("priority", "int64_param or uint64_param")
+    if value < 0:
+        raise InvalidRequestError("invalid value for 'priority', expected value >= 0.")
+    decoded.priority = value
+
+
+def _timeout(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+    if kind != "int64_param":
+        raise _wrong_type("timeout", "int64_param")
+    # The reference reads a negative number as a huge unsigned one, which never shortens the model's own timeout.
+    decoded.timeout_us = max(value, 0)
+
+
+def _empty_final(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+    if kind != "bool_param":
+        raise _wrong_type(EMPTY_FINAL_RESPONSE, "bool_param")
+    decoded.enable_empty_final = value
+
+
+def _wrong_type(name: str, expected: str) -> InvalidRequestError:
+    return InvalidRequestError(f"invalid value type for '{name}' parameter, expected {expected}.")
+
+
+_RESERVED: dict[str, Callable[[RequestParameters, str | None, Any], None]] = {
+    "sequence_id": _sequence_id,
+    "sequence_start": _flag("sequence_start", SEQUENCE_START),
+    "sequence_end": _flag("sequence_end", SEQUENCE_END),
+    "priority": _priority,
+    "timeout": _timeout,
+    EMPTY_FINAL_RESPONSE: _empty_final,
+}

@@ -1,0 +1,329 @@
+"""What each endpoint answers: the engine's values as HTTP responses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.frontends.access import Access, HeaderForwarder
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.http1 import compression
+from naiad.frontends.http1.heads import Head, propagated, spelled, tensors_at
+from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
+from naiad.frontends.kserve_http.documents import (
+    index_document,
+    metadata_document,
+    server_document,
+    statistics_document,
+)
+from naiad.frontends.kserve_http.generate import Generate
+from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
+from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
+from naiad.frontends.kserve_http.outputs import OutputPlan
+from naiad.frontends.kserve_http.patterns import InferPatterns
+from naiad.frontends.kserve_http.request_log import log_request
+from naiad.frontends.kserve_http.restricted import guarded_endpoints, missing_header
+from naiad.frontends.kserve_http.routes import Endpoint, Route, find_route
+from naiad.frontends.kserve_http.settings import answer_logging, answer_trace
+from naiad.frontends.kserve_http.shared_memory import answer_shared_memory
+from naiad.protocol.inference import Buffer, InferResponse, Sink
+
+logger = logging.getLogger("naiad.http")
+
+_ROUTES_KEPT = 4096
+_PATTERNS_KEPT = 256
+_GENERATE = (Endpoint.GENERATE, Endpoint.GENERATE_STREAM)
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_NOT_ALLOWED = 405
+
+
+class Endpoints:
+    """Answers requests by asking the engine."""
+
+    def __init__(
+        self,
+        engine: EngineDoor,
+        extensions: Extensions,
+        access: Access,
+        *,
+        max_json: int,
+        max_body: int,
+        further: Callable[[Exchange], bool] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._further = further
+        self._extensions = extensions
+        self._tracer = extensions.tracer
+        self._log = extensions.log
+        self._guarded = guarded_endpoints(access.restrictions)
+        self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
+        self._max_json = max_json
+        self._max_body = max_body
+        self._routes: dict[bytes, Route | None] = {}
+        self._patterns: dict[tuple[str, int], InferPatterns] = {}
+        self._generate = Generate(engine, extensions, max_json=max_json)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
+            Endpoint.SERVER_METADATA: self._server_metadata,
+            Endpoint.LIVE: self._live,
+            Endpoint.MODEL_METADATA: self._model_metadata,
+            Endpoint.MODEL_CONFIG: self._model_config,
+            Endpoint.MODEL_STATS: self._model_stats,
+            Endpoint.NAMED_REPOSITORY: self._named_repository,
+            Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
+            Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
+            Endpoint.LOGGING: self._logging,
+            Endpoint.TRACE: self._trace,
+            Endpoint.MODEL_TRACE: self._trace,
+        }
+
+        self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
+            Endpoint.INDEX: self._index,
+            Endpoint.READY: self._ready,
+            Endpoint.MODEL_READY: self._model_ready,
+            Endpoint.LOAD: self._load,
+            Endpoint.UNLOAD: self._unload,
+        }
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+        request = exchange.request
+        if self._log.is_verbose:
+            log_request(logger, request)
+        route = self._route(request.path)
+        if route is None:
+            self._handle_further(exchange)
+            return
+        if self._guarded:
+            header = missing_header(self._guarded, route.endpoint, request.headers)
+            if header:
+                exchange.respond(error_text(_FORBIDDEN, f"This API is restricted, expecting header '{header}'"))
+                return
+        if request.method not in route.methods:
+            allowed = ", ".join(route.methods).encode()
+            exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: %b\r\n" % allowed))
+            return
+        try:
+            if route.endpoint is Endpoint.INFER:
+                self._infer(exchange, route)
+            elif route.endpoint in _GENERATE:
+                self._generate.answer(exchange, route)
+            elif route.endpoint in self._later_answers:
+                self._later(exchange, self._later_answers[route.endpoint](exchange, route))
+            else:
+                exchange.respond(self._answers[route.endpoint](exchange, route))
+        except NaiadError as problem:
+            exchange.respond(_refusal(problem))
+
+    def landing(self, head: Head) -> memoryview | None:
+        """Where the body of a long request may be read to: to the model that it asks, if it has tensors as bytes."""
+        route = self._route(head.path)
+        if route is None or route.endpoint is not Endpoint.INFER or b"content-encoding" in head.headers:
+            return None
+        if b"inference-header-content-length" not in head.headers:
+            return None
+        try:
+            return self._engine.land(route.name, route.version, head.body_size, tensors_at(head.headers))
+        except NaiadError:
+            return None  # which its answer will say
+
+    def _handle_further(self, exchange: Exchange) -> None:
+        """Answer a request for a path that is none of KServe's."""
+        if self._further is None or not self._further(exchange):
+            if self._log.is_verbose:
+                log_request(logger, exchange.request, _NOT_FOUND)
+            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
+
+    def _route(self, path: bytes) -> Route | None:
+        try:
+            return self._routes[path]
+        except KeyError:
+            route = find_route(path.decode("latin-1"))
+            if len(self._routes) < _ROUTES_KEPT:  # else a client that makes up paths would fill the memory
+                self._routes[path] = route
+            return route
+
+    # -- inference ----------------------------------------------------------------------------------------------
+
+    def _infer(self, exchange: Exchange, route: Route) -> None:
+        request = exchange.request
+        if self._engine.is_decoupled(route.name, route.version):
+            raise UnsupportedRequestError("HTTP end point doesn't support models with decoupled transaction policy")
+        body = request.body
+        coding = request.headers.get(b"content-encoding")
+        if coding:
+            body = compression.decompress(body, coding, self._max_body)
+        header_length = request.headers.get(b"inference-header-content-length")
+        if header_length is not None and header_length.strip() == b"0":
+            metadata = self._engine.model_metadata(route.name, route.version)
+            inference, plan = parse_raw(body, metadata, route.version)
+        else:
+            inference, plan = self._patterns_of(route).parse(body, header_length)
+            if plan.wishes is not None:
+                name, version = route.name, route.version
+                plan.wishes.know_model(
+                    self._engine.model_metadata(name, version), self._engine.model_config(name, version)
+                )
+        if self._forwarder is not None:
+            self._forwarder.forward(inference, spelled(request.headers))
+        accepted = request.headers.get(b"accept-encoding")
+        response_coding = compression.preferred_coding(accepted) if accepted else "identity"
+        sink: Sink = InferSink(exchange, plan, response_coding)
+        if self._tracer.is_on:
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(request.headers))
+        else:
+            ticket = self._engine.submit(inference, sink)
+        exchange.on_disconnect(ticket)
+
+    def _patterns_of(self, route: Route) -> InferPatterns:
+        patterns = self._patterns.get((route.name, route.version))
+        if patterns is None:
+            # Models are looked up before this, so that only existing ones get here; versions of them come and go.
+            if len(self._patterns) >= _PATTERNS_KEPT:
+                self._patterns.clear()
+            patterns = InferPatterns(route.name, route.version, self._max_json, self._extensions.regions)
+            self._patterns[route.name, route.version] = patterns
+        return patterns
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def _server_metadata(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return json_response(server_document(self._engine.server_metadata()))
+
+    def _live(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return _health(self._engine.is_live())
+
+    async def _ready(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        return _health(await self._engine.check_server_ready())
+
+    def _model_metadata(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
+
+    async def _model_ready(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        if await self._engine.check_ready(route.name, route.version):
+            return _health(is_well=True)
+        raise InvalidRequestError("Model version not ready")
+
+    def _model_config(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(self._engine.model_config(route.name, route.version))
+
+    def _model_stats(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+        return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
+
+    async def _index(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+        body = exchange.request.body
+        ready = parse_json(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise InvalidRequestError("Invalid value for 'ready': expected a boolean")
+        entries = self._engine.ready_index() if ready else await self._engine.repository_index()
+        return json_response(index_document(entries))
+
+    def _named_repository(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+        raise UnsupportedRequestError("'repository_name' specification is not supported")
+
+    def _shared_memory(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        return answer_shared_memory(exchange, route, self._extensions.regions)
+
+    def _logging(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+        return answer_logging(exchange.request, self._extensions.log)
+
+    def _trace(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        return answer_trace(exchange.request, route.name, self._engine, self._extensions.tracer)
+
+    async def _load(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        await self._engine.load(route.name, _load_parameters(exchange.request.body))
+        return response(200, [])
+
+    async def _unload(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+        body = exchange.request.body
+        parameters = parse_json(body).get("parameters", {}) if body else {}
+        dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
+        await self._engine.unload(route.name, unload_dependents=dependents)
+        return response(200, [])
+
+    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
+        async def run() -> None:
+            try:
+                parts = await work
+            except NaiadError as problem:
+                exchange.respond(_refusal(problem))
+            except Exception:
+                logger.exception("cannot answer %s %r", exchange.request.method, exchange.request.path)
+                exchange.respond(error_text(500, INTERNAL_ERROR))
+            else:
+                exchange.respond(parts)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _refusal(problem: NaiadError) -> list[Buffer]:
+    is_coding = isinstance(problem, compression.UnknownCodingError)
+    return error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n" if is_coding else b"")
+
+
+class InferSink:
+    """Writes the one response of an inference request to its connection."""
+
+    __slots__ = ("_coding", "_exchange", "_plan")
+
+    def __init__(self, exchange: Exchange, plan: OutputPlan, coding: str) -> None:
+        self._exchange: Exchange | None = exchange
+        self._plan = plan
+        self._coding = coding
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - Sink
+        """Write the response."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return  # a second answer would be taken for that to the connection's next request
+        if response is None:
+            exchange.respond(error(NaiadError("the model ended the request without a response")))
+            return
+        try:
+            parts = self._write(response)
+        except Exception:
+            logger.exception("cannot write the response of '%s'", response.model_name)
+            parts = error_text(500, INTERNAL_ERROR)
+        exchange.respond(parts)
+
+    def _write(self, answer: InferResponse) -> Sequence[Buffer]:
+        if answer.error is not None:
+            return error(answer.error)
+        try:
+            if self._coding == "identity":
+                return write_infer(answer, self._plan)
+            body, content_type, extra = infer_response(answer, self._plan)
+        except NaiadError as problem:
+            return error(problem)
+        extra += b"Content-Encoding: %b\r\n" % self._coding.encode()
+        return response(200, [compression.compress(body, self._coding)], content_type, extra)
+
+
+def _health(is_well: bool) -> Sequence[Buffer]:  # noqa: FBT001 - its only argument
+    return response(200 if is_well else 400, [], b"text/plain")
+
+
+def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
+    """`config` as text, `file:<path>` in base64; others are refused as the reference does."""
+    parameters = parse_json(body).get("parameters", {}) if body else {}
+    if not isinstance(parameters, dict):
+        raise MalformedRequestError("attempt to get members for non-object")
+    read: dict[str, str | bytes] = {}
+    for key, value in parameters.items():
+        if not (key == "config" or key.startswith("file:")):
+            raise MalformedRequestError("unexpected error on creating Triton parameter")
+        if not isinstance(value, str):
+            raise MalformedRequestError("attempt to access JSON non-string as string")
+        try:
+            read[key] = value if key == "config" else base64.b64decode(value, validate=True)
+        except ValueError as problem:
+            raise InvalidRequestError(f"load parameter '{key}' is not base64: {problem}") from problem
+    return read

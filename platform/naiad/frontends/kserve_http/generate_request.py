@@ -1,0 +1,126 @@
+"""A generate request, one flat JSON object, to an `InferRequest`: keys are inputs of the model or parameters.
+
+Behaviour and texts: SRV src/http_server.cc, `ConvertGenerateRequest`; SRV docs/protocol/extension_generate.md. None of
+the parameters is reserved here, as none is there: `timeout` or `sequence_id` reach the model like any other.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.frontends.kserve_http.infer_request import json_too_long, parse_id, parse_json
+from naiad.frontends.kserve_http.json_tensors import pack_strings, to_bytes
+from naiad.protocol.datatypes import BY_NAME, Datatype
+from naiad.protocol.inference import Buffer, InferRequest, InputTensor, Parameter
+from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+
+_NESTED = "parameters"
+_MAX_INT64 = (1 << 63) - 1
+
+
+def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json: int) -> InferRequest:
+    """Read a generate request.
+
+    Args:
+        body: The body, uncompressed.
+        metadata: What the model takes.
+        version: Its version from the URL, or -1.
+        max_json: Longest JSON in bytes.
+
+    Raises:
+        NaiadError: If anything is malformed.
+    """
+    if len(body) > max_json:
+        raise json_too_long(len(body), max_json)
+    document = parse_json(body, refusal="attempt to get members for non-object")
+    parts = _Parts(metadata, parse_id(document))
+    for name, value in document.items():
+        if name == _NESTED:
+            parts.add_nested(value)
+        else:
+            parts.add(name, value)
+    return InferRequest(metadata.name, version, list(parts.inputs.values()), parts.request_id, (), parts.parameters)
+
+
+def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | None:
+    """The shape that *count* elements have: the innermost variable dimension takes what the fixed ones leave.
+
+    Args:
+        configured: The dimensions, -1 where variable, the batch among them.
+        count: Elements given.
+
+    Returns:
+        The shape with all other variable dimensions 1; None where the count does not fit.
+    """
+    fixed = prod(dimension for dimension in configured if dimension != -1)
+    rest, excess = divmod(count, fixed) if fixed else (1, count)
+    shape = []
+    for dimension in reversed(configured):
+        if dimension == -1:
+            shape.append(rest)
+            rest = 1
+        else:
+            shape.append(dimension)
+    return None if excess or rest != 1 else tuple(reversed(shape))
+
+
+class _Parts:
+    """What has been read of a request so far."""
+
+    def __init__(self, metadata: ModelMetadata, request_id: str) -> None:
+        self._known = {tensor.name: tensor for tensor in metadata.inputs}
+        self.request_id = request_id
+        self.inputs: dict[str, InputTensor] = {}
+        self.parameters: dict[str, Parameter] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Take one key for an input if the model has it, else for a parameter; `id` is one too, the reference says."""
+        known = self._known.get(name)
+        if known is None:
+            self.parameters[name] = _parameter(name, value)
+            return
+        tensor = _tensor(known, value)
+        if name in self.inputs:
+            raise InvalidRequestError(
+                f"[request id: {self.request_id or '<id_unknown>'}] input '{name}' already exists in request"
+            )
+        self.inputs[name] = tensor
+
+    def add_nested(self, value: Any) -> None:
+        """Take the keys within `parameters`, which mean the same there as outside."""
+        if _NESTED in self._known:
+            raise InvalidRequestError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        if not isinstance(value, dict):
+            raise MalformedRequestError(
+                f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object"
+            )
+        try:
+            for name, inner in value.items():
+                self.add(name, inner)
+        except InvalidRequestError as problem:
+            raise InvalidRequestError(
+                f"Converting keyword: '{_NESTED}': {problem.message}", code=problem.code
+            ) from None
+
+
+def _parameter(name: str, value: Any) -> Parameter:
+    if isinstance(value, int) and not isinstance(value, bool) and value > _MAX_INT64:
+        return float(value)  # what the reference's JSON reader makes of it
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidRequestError(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+def _tensor(known: TensorMetadata, value: Any) -> InputTensor:
+    datatype = BY_NAME[known.datatype]
+    items = value if isinstance(value, list) else [value]
+    packed = pack_strings(items)[0] if datatype is Datatype.BYTES else None
+    # Of nested arrays the outermost counts, as with the reference; where elements are more, the check below says so.
+    shape = deduce_shape(known.shape, len(items))
+    if shape is None:
+        raise InvalidRequestError(f"The schema can not convert input '{known.name}' to tensor with proper shape")
+    if packed is None:
+        packed = to_bytes(known.name, datatype, shape, items)
+    return InputTensor(known.name, datatype, shape, packed)

@@ -1,0 +1,317 @@
+"""An HTTP inference request to an `InferRequest`: JSON, binary tensors after it, or raw binary alone.
+
+Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_data.md.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.frontends.kserve_http.json_tensors import to_bytes
+from naiad.frontends.kserve_http.members import json_object, string
+from naiad.frontends.kserve_http.outputs import OutputPlan, parse_outputs, parse_place
+from naiad.frontends.parameters import RequestParameters, parse_parameters
+from naiad.frontends.regions import ClientRegions
+from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
+from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
+from naiad.protocol.metadata import ModelMetadata
+
+_MAX_DEPTH = 100
+_MAX_DIMENSIONS = 32
+_BACKSLASH, _QUOTE = b'\\"'
+_OPENING, _CLOSING = b"[{", b"]}"
+_DEEPER = bytes((byte in _OPENING) - (byte in _CLOSING) & 0xFF for byte in range(256))
+"""What each byte adds to the depth, as signed bytes."""
+NO_REGIONS = ClientRegions()
+_ONE_OF = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+
+
+def parse_infer(
+    body: Buffer,
+    header_length: bytes | None,
+    model_name: str,
+    version: int,
+    max_json: int,
+    regions: ClientRegions = NO_REGIONS,
+) -> tuple[InferRequest, OutputPlan]:
+    """Read a request whose JSON is the whole body or its first *header_length* bytes.
+
+    Args:
+        body: The body, uncompressed.
+        header_length: Value of Inference-Header-Content-Length, None if it was not sent.
+        model_name: The model, from the URL.
+        version: Its version, from the URL, or -1.
+        max_json: Longest JSON in bytes.
+        regions: Shared memory that tensors may lie in.
+
+    Raises:
+        NaiadError: If anything is malformed.
+    """
+    size = len(body)
+    json_size = size if header_length is None else parse_header_length(header_length, size)
+    if json_size > max_json:
+        raise json_too_long(json_size, max_json)
+    view = memoryview(body)
+    document = parse_json(view[:json_size])
+    parameters_object = document.get("parameters")
+    parameters = _NONE if parameters_object is None else parse_parameters(json_object(parameters_object, "parameters"))
+    plan = OutputPlan(binary_by_default=parameters.binary_data_output)
+    requested = parse_outputs(document.get("outputs"), plan, regions)
+    inputs = _parse_inputs(document, view, json_size, model_name, regions)
+    return (
+        InferRequest(
+            model_name,
+            version,
+            inputs,
+            parse_id(document),
+            requested,
+            parameters.custom or NO_PARAMETERS,
+            parameters.correlation_id,
+            parameters.flags,
+            parameters.priority,
+            parameters.timeout_us,
+        ),
+        plan,
+    )
+
+
+def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, OutputPlan]:
+    """Read a raw binary request: the body is the one input's data, batch 1.
+
+    Raises:
+        InvalidRequestError: If the model has not exactly one input, or its shape cannot be told from the size.
+    """
+    if len(metadata.inputs) != 1:
+        raise InvalidRequestError(
+            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(metadata.inputs)} inputs in '{metadata.name}' model configuration"
+        )
+    tensor = metadata.inputs[0]
+    datatype = BY_NAME[tensor.datatype]
+    data: Buffer = body
+    if datatype is Datatype.BYTES:
+        data = len(body).to_bytes(4, "little") + bytes(body)
+    shape = _raw_shape(tensor.shape, len(body), datatype)
+    request = InferRequest(metadata.name, version, [InputTensor(tensor.name, datatype, shape, data)])
+    return request, OutputPlan(binary_by_default=True)
+
+
+def parse_header_length(value: bytes, size: int) -> int:
+    """The number in Inference-Header-Content-Length, which must lie within the body.
+
+    Raises:
+        InvalidRequestError: If it does not.
+    """
+    text = value.decode("latin-1").strip()
+    try:
+        length = int(text)
+    except ValueError:
+        raise InvalidRequestError(f"Unable to parse Inference-Header-Content-Length, got: {text}") from None
+    if not 0 <= length <= size:
+        raise InvalidRequestError(f"inference header size should be in range (0, {size}), got: {text}")
+    return length
+
+
+def json_too_long(size: int, limit: int) -> InvalidRequestError:
+    """The error for JSON of *size* bytes where *limit* are allowed."""
+    return InvalidRequestError(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def parse_json(
+    text: Buffer, *, refusal: str = "failed to parse the request JSON buffer: it must be an object"
+) -> dict[str, Any]:
+    """The JSON object of a request.
+
+    Args:
+        text: The JSON.
+        refusal: What to say where it is something else than an object.
+
+    Raises:
+        InvalidRequestError: If it is none, or is nested deeper than 100 levels.
+    """
+    raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # which editors of Windows write
+    if raw.endswith(b"\0"):
+        raw = raw.rstrip(b"\0")  # of C programs that send their strings as they lie in memory
+    check_depth(raw)
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError as problem:
+        document = _with_names_of_numbers(raw)
+        if document is None:
+            raise MalformedRequestError(
+                f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
+            ) from None
+    if not isinstance(document, dict):
+        raise MalformedRequestError(refusal)
+    return document
+
+
+def _with_names_of_numbers(raw: bytes) -> object:
+    """What holds NaN or Infinity, which are no JSON, but taken by the reference and sent by its clients; else None."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    try:
+        document = json.loads(raw.decode())
+        orjson.dumps(document)  # refuses what it would not have read: lone surrogates, integers beyond 64 bits
+    except (ValueError, TypeError):
+        return None
+    else:
+        return document
+
+
+def check_depth(text: bytes) -> None:
+    """Refuse JSON that is nested too deeply.
+
+    Raises:
+        InvalidRequestError: If it is.
+    """
+    # Few brackets cannot nest deeply, which two counts tell; many that do not nest, a sum over all bytes does. Only
+    # where brackets in strings may have misled that is each byte looked at.
+    if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and _could_nest_deeply(text):
+        _check_depth_outside_strings(text)
+
+
+def _could_nest_deeply(text: bytes) -> bool:
+    import numpy as np  # here: see `protocol.numpy_types`
+
+    changes = np.frombuffer(text.translate(_DEEPER), np.int8)
+    return bool(np.cumsum(changes, dtype=np.int32).max() > _MAX_DEPTH)
+
+
+def _check_depth_outside_strings(text: bytes) -> None:
+    depth = 0
+    in_string = escaped = False
+    for byte in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == _BACKSLASH:
+                escaped = True
+            elif byte == _QUOTE:
+                in_string = False
+        elif byte == _QUOTE:
+            in_string = True
+        elif byte in _OPENING:
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise InvalidRequestError(f"JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
+        elif byte in _CLOSING:
+            depth -= 1
+
+
+_NONE = RequestParameters()
+
+
+def parse_id(document: Mapping[str, Any]) -> str:
+    """The client's id of a request, empty if there is none.
+
+    Raises:
+        MalformedRequestError: If it is no string.
+    """
+    request_id = document.get("id", "")
+    if not isinstance(request_id, str):
+        raise MalformedRequestError("Unable to parse 'id': attempt to access JSON non-string as string")
+    return request_id
+
+
+def _parse_inputs(
+    document: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+) -> list[InputTensor]:
+    if "inputs" not in document:
+        raise MalformedRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+    inputs = document["inputs"]
+    if not isinstance(inputs, list):
+        raise MalformedRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
+    tensors = []
+    for entry in inputs:
+        tensor, offset = _parse_input(json_object(entry, "inputs"), body, offset, model_name, regions)
+        tensors.append(tensor)
+    if offset != len(body):
+        raise InvalidRequestError(f"unexpected additional input data for model '{model_name}'")
+    return tensors
+
+
+def _parse_input(
+    entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+) -> tuple[InputTensor, int]:
+    parameters = json_object(entry.get("parameters", {}), "parameters")
+    size = parameters.get("binary_data_size")
+    _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
+    name = string(entry, "name")
+    type_name = string(entry, "datatype")
+    datatype = BY_NAME.get(type_name)
+    shape = _parse_shape(entry)
+    if datatype is None:
+        raise InvalidRequestError(f"invalid datatype for input {name}")
+    if size is None and "data" not in entry:
+        return InputTensor(name, datatype, shape, regions.view(*parse_place(parameters, regions))), offset
+    if size is None:
+        return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise MalformedRequestError(
+            "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer as unsigned-integer"
+        )
+    end = offset + size
+    if end > len(body):
+        raise InvalidRequestError(
+            f"unexpected size for input '{name}', expecting {end - len(body)} additional bytes for model '{model_name}'"
+        )
+    return InputTensor(name, datatype, shape, body[offset:end]), end
+
+
+def _check_one_source(*given: bool) -> None:
+    if sum(given) == 1:
+        return
+    names = ("'data'", "'binary_data_size'", "'shared_memory_region'")
+    found = [name for name, is_given in zip(names, given, strict=True) if is_given]
+    raise InvalidRequestError(_ONE_OF + (f"set {' '.join(found)}" if found else "no field is set"))
+
+
+def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    if "shape" not in entry:
+        raise MalformedRequestError("Unable to parse 'shape': attempt to access non-existing object member 'shape'")
+    shape = entry["shape"]
+    if not isinstance(shape, list):
+        raise MalformedRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise InvalidRequestError(f"'shape' has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} can be served")
+    for dimension in shape:
+        if type(dimension) is not int or dimension < 0 or dimension >> 63:
+            raise MalformedRequestError(
+                "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
+            )
+    return tuple(shape)
+
+
+def _raw_shape(configured: tuple[int, ...], size: int, datatype: Datatype) -> tuple[int, ...]:
+    """The shape of a raw input: batch 1, and at most one other variable dimension told by the size."""
+    shape = list(configured)
+    known = 1
+    variable = []
+    for index, dimension in enumerate(shape):
+        if dimension != -1:
+            known *= dimension
+        else:
+            variable.append(index)
+    if len(variable) > 1 and shape[0] == -1:
+        shape[0] = 1
+        variable.pop(0)
+    if datatype is Datatype.BYTES:
+        return tuple(1 if dimension == -1 else dimension for dimension in shape)
+    if len(variable) > 1:
+        raise InvalidRequestError("Unable to deduce the shape of a raw request: more than one dimension is variable")
+    for index in variable:
+        shape[index] = size // max(known * BYTE_SIZES[datatype], 1)
+    return tuple(shape)

@@ -1,0 +1,68 @@
+"""The endpoints of settings that change while the server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import MalformedRequestError
+from naiad.frontends import log_settings
+from naiad.frontends.http1.messages import Request, json_response
+from naiad.frontends.kserve_http.infer_request import parse_json
+from naiad.frontends.kserve_http.members import boolean, text, unsigned
+from naiad.frontends.log_settings import Log
+from naiad.frontends.tracing import settings as trace_settings
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.protocol.inference import Buffer
+
+
+def answer_logging(request: Request, log: Log) -> Sequence[Buffer]:
+    """Change the log's settings where the request is a POST; answer with them all.
+
+    Raises:
+        NaiadError: If a setting cannot be changed so.
+    """
+    if request.method == "POST":
+        wanted = {
+            name: _READERS[log_settings.KINDS[name]](value, "")
+            for name, value in parse_json(request.body).items()
+            if name in log_settings.KINDS and (value is not None or name == "log_file")
+        }
+        log.change(log_settings.changed(log.settings, wanted))
+    return json_response(log_settings.document(log.settings))
+
+
+_READERS: dict[type, Callable[[object, str], str | bool | int]] = {bool: boolean, int: unsigned, str: text}
+
+
+def answer_trace(request: Request, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
+    """Change settings of traces, for all models or one, where the request is a POST; answer with those that hold then.
+
+    Raises:
+        NaiadError: If a setting cannot be changed so.
+    """
+    if model:
+        trace_settings.check_model(engine, model)
+    if request.method == "POST":
+        document = parse_json(request.body)
+        if "trace_file" in document:
+            raise trace_settings.refuse_file()
+        changes: dict[str, Any] = {}
+        if "trace_level" in document:
+            _read_levels(document["trace_level"], changes)
+        for name, field in trace_settings.NUMBERS.items():
+            if name in document:
+                value = document[name]
+                changes[field] = None if value is None else trace_settings.number(name, text(value, ""))
+        tracer.change(model, changes)
+    return json_response(tracer.settings(model))
+
+
+def _read_levels(value: object, changes: dict[str, Any]) -> None:
+    if value is None:
+        changes["levels"] = None
+    elif not isinstance(value, list):
+        raise MalformedRequestError("attempt to access JSON non-array as array")
+    elif value:  # no level at all changes nothing
+        changes["levels"] = trace_settings.levels([text(name, "") for name in value])

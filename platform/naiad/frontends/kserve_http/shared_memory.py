@@ -1,0 +1,53 @@
+"""The endpoints of clients' shared memory (SRV docs/protocol/extension_shared_memory.md, src/http_server.cc)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naiad.errors import InvalidRequestError
+from naiad.frontends.http1.messages import Exchange, json_response, response
+from naiad.frontends.kserve_http.infer_request import parse_json
+from naiad.frontends.kserve_http.members import text, unsigned
+from naiad.frontends.kserve_http.routes import Endpoint, Route
+from naiad.frontends.regions import ClientRegions
+from naiad.protocol.inference import Buffer
+
+
+def answer_shared_memory(exchange: Exchange, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
+    """Register, tell or unregister regions, as the path says.
+
+    Raises:
+        NaiadError: If that cannot be done.
+    """
+    is_system = route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY
+    if route.action == "status":
+        return json_response(_status(route.name, regions, is_system=is_system))
+    if route.action == "unregister":
+        if is_system:
+            regions.unregister(route.name)
+    elif is_system:
+        _register(route.name, exchange.request.body, regions)
+    else:
+        regions.register_cuda(route.name)
+    return response(200, [])
+
+
+def _status(name: str, regions: ClientRegions, *, is_system: bool) -> list[dict[str, str | int]]:
+    if not is_system:
+        regions.check_cuda_status(name)
+        return []
+    return [
+        {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+        for region in regions.status(name)
+    ]
+
+
+def _register(name: str, body: Buffer, regions: ClientRegions) -> None:
+    regions.check_allowed()
+    document = parse_json(body)
+    for member in ("key", "byte_size"):
+        if member not in document:
+            raise InvalidRequestError(f"Shared memory register request has no '{member}' field")
+    key = text(document["key"], "")
+    offset = unsigned(document.get("offset", 0), "")
+    regions.register(name, key, offset, unsigned(document["byte_size"], ""))

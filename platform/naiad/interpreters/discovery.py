@@ -1,0 +1,119 @@
+"""Finding a Python of a wanted version on the machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.interpreters.locations import installations
+from naiad.interpreters.probe import Interpreter, ask_remembered
+from naiad.interpreters.versions import matches, version_text
+
+_log = logging.getLogger("naiad.environments")
+# Enough to hide the wait for each other's start, few enough not to storm a small machine.
+_PROBES_AT_ONCE = 4
+
+
+def known_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Path | None = None) -> list[Path]:
+    """Every interpreter found on PATH, in uv's store and in the usual folders; one path per real file."""
+    environ = os.environ if environ is None else environ
+    home = _home() if home is None else home
+    seen: dict[str, Path] = {}
+    for path in (*installations(environ, home), *_on_path(cache, environ)):
+        seen.setdefault(os.path.realpath(path), path)
+    return list(seen.values())
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the password file, as a container's user of any number
+        return Path("/nonexistent")
+
+
+def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """What python-discovery finds: PATH, uv's store, the host's base.
+
+    Without the folders of shims: what pyenv, mise and asdf hide behind them is found at its real place, and each
+    shim of a version that is not switched on costs a failing process.
+    """
+    from python_discovery import DiskCache, iter_interpreters  # here, as most servers look for none
+
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    plain = os.pathsep.join(folder for folder in folders if Path(folder).name != "shims")
+    cached = DiskCache(cache / "python-discovery")
+    for found in iter_interpreters("cpython", cache=cached, env={**environ, "PATH": plain}):
+        if found.system_executable:
+            yield Path(found.system_executable)
+
+
+def find_interpreter(
+    required: SpecifierSet, cache: Path, *, need_numpy: bool = True, paths: Callable[[], Iterable[Path]] | None = None
+) -> Interpreter:
+    """The newest interpreter of the machine with a wanted version.
+
+    Args:
+        required: The versions that will do.
+        cache: Folder that remembers what interpreters are.
+        need_numpy: Whether it must have numpy, as a guest must.
+        paths: Where to look instead of the whole machine.
+
+    Raises:
+        InterpreterNotFoundError: If none will do; names every interpreter looked at.
+    """
+    found = found_interpreters(cache, paths)
+    matching = sorted(
+        (interpreter for interpreter in found if matches(required, interpreter.version)),
+        key=lambda interpreter: interpreter.version,
+        reverse=True,
+    )
+    usable = [interpreter for interpreter in matching if interpreter.numpy or not need_numpy]
+    if not usable:
+        raise _not_found(required, found, matching, for_model=need_numpy)
+    _log.info("found %s for Python %s", usable[0], required)
+    return usable[0]
+
+
+def found_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
+    """Every CPython of the machine, or of *paths*, that runs."""
+    candidates = list(paths() if paths is not None else known_paths(cache))
+    return [interpreter for interpreter in _ask_all(candidates, cache) if interpreter.implementation == "cpython"]
+
+
+def _ask_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
+    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="naiad-probe") as pool:
+        yield from filter(None, pool.map(partial(_ask_or_none, cache=cache), candidates))
+
+
+def _ask_or_none(python: Path, cache: Path) -> Interpreter | None:
+    try:
+        return ask_remembered(python, cache)
+    except ExecutionEnvironmentError as error:
+        _log.debug("passing over an interpreter: %s", error.message)
+        return None
+
+
+def _not_found(
+    required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool
+) -> InterpreterNotFoundError:
+    looked_at = "; ".join(map(str, sorted(found, key=lambda one: one.version, reverse=True))) or "none"
+    if matching:
+        best = matching[0]
+        return InterpreterNotFoundError(
+            f"no Python {required} on this machine can run a model: {len(matching)} of that version "
+            f"{'lacks' if len(matching) == 1 else 'lack'} numpy (the newest: {version_text(best.version)} at "
+            f"{best.python}: {best.numpy_error}); run `{best.python} -m pip install numpy`, or give the model an "
+            f"EXECUTION_ENV_PATH. Looked at: {looked_at}"
+        )
+    advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH" if for_model else "install one"
+    return InterpreterNotFoundError(
+        f"no Python {required} on this machine: looked at {looked_at} (on PATH, in /usr, /opt and the folders of "
+        f"pyenv, uv, mise, asdf and conda); {advice}"
+    )

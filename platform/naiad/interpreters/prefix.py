@@ -1,0 +1,96 @@
+"""Looking at a folder as an environment: where its interpreter is, and whether it can be a guest's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from naiad.errors import ExecutionEnvironmentError
+from naiad.interpreters.executables import check_runs_here
+from naiad.interpreters.probe import Interpreter, ask
+
+_NAMES = ("python", "python3")
+_VERSIONED = re.compile(r"python3\.\d+")
+_WINDOWS = ("python.exe", "Scripts/python.exe")
+
+
+def interpreter_of(folder: Path) -> Path | None:
+    """The interpreter of an environment's folder, None if it has none. Dangling links count: they are its answer."""
+    for name in _NAMES:
+        if os.path.lexists(folder / "bin" / name):
+            return folder / "bin" / name
+    found = sorted(path for path in (folder / "bin").glob("python3.*") if _VERSIONED.fullmatch(path.name))
+    return found[-1] if found else None
+
+
+def require_interpreter(folder: Path, *, where: str) -> Path:
+    """As `interpreter_of`, but checked to exist and to be for this machine.
+
+    Args:
+        folder: The environment.
+        where: How errors name it.
+
+    Raises:
+        ExecutionEnvironmentError: If there is none, it leads nowhere, or it is for another platform.
+    """
+    python = interpreter_of(folder)
+    if python is None:
+        windows = next((name for name in _WINDOWS if (folder / name).exists()), None)
+        if windows:
+            raise ExecutionEnvironmentError(f"{where} is for another platform: it holds {windows}, made for Windows")
+        raise ExecutionEnvironmentError(
+            f"{where} has no interpreter: looked for bin/python, bin/python3 and bin/python3.* in {folder}; "
+            "an environment is a conda environment, a venv, a conda-pack archive or anything else with bin/python"
+        )
+    if not python.exists():
+        raise ExecutionEnvironmentError(
+            f"{where} has no interpreter: {python} is a link to {os.path.realpath(python)}, which does not exist "
+            "(a venv needs the Python it was made from on the same machine)"
+        )
+    check_runs_here(python, where=where)
+    return python
+
+
+def ask_with_libraries(
+    python: Path, folder: Path, asking: Callable[[Path], Interpreter]
+) -> tuple[Interpreter, Path | None]:
+    """Ask an environment's interpreter what it is, helping it to its own libpython if it needs help.
+
+    An interpreter that was copied from where it was built looks for libpython at the old place: it either does not
+    start, or runs with the libpython of some other Python under its own standard library, which is worse. Pointing
+    LD_LIBRARY_PATH at the environment's `lib` cures both.
+
+    Returns:
+        What it is, and the folder its LD_LIBRARY_PATH needs, None normally.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be made to work.
+    """
+    own = folder / "lib"
+    has_own = any(own.glob("libpython3*.so*"))
+    try:
+        found = asking(python)
+    except ExecutionEnvironmentError:
+        if not has_own:
+            raise
+    else:
+        mapped = found.libpython
+        if not has_own or mapped is None or Path(mapped).resolve().is_relative_to(folder.resolve()):
+            return found, None
+    return ask(python, library_path=own), own
+
+
+def require_numpy(found: Interpreter, *, where: str) -> None:
+    """Refuse an interpreter without numpy: the stub hands tensors to models as numpy arrays.
+
+    Raises:
+        ExecutionEnvironmentError: Says why the import failed and what to do.
+    """
+    if found.numpy is None:
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: its Python {'.'.join(map(str, found.version))} cannot import numpy "
+            f"({found.numpy_error}); install it there (`{found.python} -m pip install numpy`) and, if this is an "
+            "archive, pack it again"
+        )

@@ -1,0 +1,1 @@
+"""Dynamic batching: the queue, and how batches are formed."""

@@ -1,0 +1,1 @@
+"""Sequence batching: which instance serves a sequence, and in which order."""

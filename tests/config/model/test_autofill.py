@@ -1,0 +1,80 @@
+"""The backend of a model is told from its files and name, in the reference's order."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.config.model.autofill import fill_backend
+from naiad.config.model.text import parse_text
+from naiad.errors import ConfigError
+
+
+def filled(text="", *, name="m", listing=None):
+    message = parse_text(text, "config.pbtxt")
+    fill_backend(message, name, listing)
+    return message.name, message.backend, message.platform, message.default_model_filename
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        ({"model.py": False}, ("python", "", "model.py")),
+        ({"model.py": False, "labels.txt": False, "data": True}, ("python", "", "model.py")),
+        ({"model.py": False, "model.onnx": False}, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        ({"model.onnx": True}, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        ({"model.plan": False, "model.onnx": False}, ("tensorrt", "tensorrt_plan", "model.plan")),
+        ({"model.plan": True, "model.py": False}, ("python", "", "model.py")),
+        ({"model.savedmodel": True}, ("tensorflow", "tensorflow_savedmodel", "model.savedmodel")),
+        ({"model.savedmodel": False, "model.py": False}, ("python", "", "model.py")),
+        ({"model.graphdef": False}, ("tensorflow", "tensorflow_graphdef", "model.graphdef")),
+        ({"model.xml": False}, ("openvino", "", "model.xml")),
+        ({"model.pt": False}, ("pytorch", "pytorch_libtorch", "model.pt")),
+        ({"model.pt2": False}, ("pytorch", "torch_aoti", "model.pt2")),
+    ],
+)
+def test_files_tell_the_backend(listing, expected):
+    assert filled(listing=listing) == ("m", *expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('default_model_filename: "model.py"', ("python", "", "model.py")),
+        ('backend: "python"', ("python", "", "model.py")),
+        ('backend: "python" default_model_filename: "other.py"', ("python", "", "other.py")),
+        ('backend: "my_backend"', ("my_backend", "", "")),
+        ('platform: "onnxruntime_onnx"', ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        ('backend: "onnxruntime"', ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        ('backend: "pytorch" platform: "torch_aoti"', ("pytorch", "torch_aoti", "model.pt2")),
+        ('platform: "libtorch"', ("pytorch", "libtorch", "model.pt")),
+        ('platform: "python"', ("", "python", "")),
+        ('platform: "ensemble"', ("", "ensemble", "")),
+        ('default_model_filename: "foo.py"', ("", "", "foo.py")),
+    ],
+)
+def test_what_the_configuration_says_outweighs_files(text, expected):
+    assert filled(text, listing={"model.plan": False}) == ("m", *expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("sum.my_backend", "my_backend"), ("sum.my.backend", "my.backend"), (".x", "x")]
+)
+def test_a_name_tells_the_backend_after_its_first_dot(name, backend):
+    assert filled(name=name, listing={"weights.bin": False}) == (name, backend, "", f"model.{backend}")
+
+
+def test_files_outweigh_the_name():
+    assert filled(name="sum.my_backend", listing={"model.py": False})[1] == "python"
+
+
+def test_nothing_that_tells_the_backend_is_an_error():
+    with pytest.raises(ConfigError) as caught:
+        filled(name="sum", listing={})
+
+    assert caught.value.message == (
+        "Invalid model name: Could not determine backend for model 'sum' with no backend in model configuration. "
+        "Expected model name of the form 'model.<backend_name>'."
+    )
+
+
+def test_a_name_in_the_configuration_stays():
+    assert filled('name: "other" backend: "python"')[0] == "other"

@@ -1,0 +1,175 @@
+"""Parsing says where a configuration is wrong and what was probably meant."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.text import parse_json, parse_text
+from naiad.errors import Code, ConfigError
+
+SOURCE = "/r/m/config.pbtxt"
+
+
+def text_error(text):
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text, SOURCE)
+    assert caught.value.code is Code.INVALID_ARG
+    return caught.value.message
+
+
+def json_error(text):
+    with pytest.raises(ConfigError) as caught:
+        parse_json(text, "override")
+    return caught.value.message
+
+
+def test_every_notation_of_the_text_format_is_understood():
+    message = parse_text(
+        """
+        # a comment
+        name: 'single' "and" 'double'
+        max_batch_size: 0x10;
+        input { name: "A" data_type: TYPE_FP32 dims: 1 dims: 2 }
+        input: [ { name: "B", data_type: 10, dims: [ -1, 3 ] }, < name: "C" > ]
+        parameters { key: "k" value { string_value: "caf\\303\\251" } }
+        parameters: { key: "l", value: { string_value: "ü" } }
+        model_transaction_policy { decoupled: True }
+        """,
+        SOURCE,
+    )
+
+    assert message.name == "singleanddouble"
+    assert message.max_batch_size == 16
+    assert [(tensor.name, list(tensor.dims)) for tensor in message.input] == [("A", [1, 2]), ("B", [-1, 3]), ("C", [])]
+    assert message.input[1].data_type == pb.TYPE_FP16
+    assert {key: value.string_value for key, value in message.parameters.items()} == {"k": "café", "l": "ü"}
+    assert message.model_transaction_policy.decoupled
+
+
+def test_an_empty_text_is_an_empty_configuration():
+    assert parse_text("", SOURCE) == pb.ModelConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            'name: "m"\n\nmax_batchsize: 8\n',
+            "3:1: ModelConfig has no field 'max_batchsize'; did you mean 'max_batch_size'?",
+        ),
+        ('input { name: "a" }\ninput {\n  nme: 3 }', "3:3: ModelInput has no field 'nme'; did you mean 'name'?"),
+        (
+            "optimization { cuda { graph_specs { } } }",
+            "1:23: ModelOptimizationPolicy.Cuda has no field 'graph_specs'; did you mean 'graph_spec'?",
+        ),
+        (
+            "model_transaction_policy { decopled: true }",
+            "1:28: ModelTransactionPolicy has no field 'decopled'; did you mean 'decoupled'?",
+        ),
+        (
+            "version_policy { newest { } }",
+            "1:18: ModelVersionPolicy has no field 'newest'; its fields are latest, all, specific",
+        ),
+        (
+            "response_cache { on: true }",
+            "1:18: ModelResponseCache has no field 'on'; its fields are enable",
+        ),
+        ("input {\n  data_type: TYPE_FP3 }", "2:14: DataType has no value 'TYPE_FP3'; did you mean 'TYPE_FP32'?"),
+        ("input { data_type: FP32 }", "1:20: DataType has no value 'FP32'; did you mean 'TYPE_FP32'?"),
+        ("input { data_type: type_int8 }", "1:20: DataType has no value 'type_int8'; did you mean 'TYPE_INT8'?"),
+        ("input { data_type: TYPE_BYTES }", "1:20: DataType has no value 'TYPE_BYTES'; did you mean 'TYPE_STRING'?"),
+        (
+            "instance_group [ { kind: CPU } ]",
+            "1:26: ModelInstanceGroup.Kind has no value 'CPU'; did you mean 'KIND_CPU'?",
+        ),
+        (
+            "instance_group [ { kind: NPU2000XT } ]",
+            "1:26: ModelInstanceGroup.Kind has no value 'NPU2000XT'; its values are KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
+        ),
+        ('name: "a"\nname: "b"', '2:7: Message type "ModelConfig" should not have multiple "name" fields.'),
+        ('max_batch_size: "x"', '1:17: Couldn\'t parse integer: "x"'),
+        ("max_batch_size: 99999999999", "1:17: Value out of range: 99999999999"),
+        ('input {\n  name: "x"\n ]', "3:2: Expected identifier or number, got ]."),
+        ('name: "unterminated', "1:7: String missing ending quote: '\"unterminated'"),
+        (
+            "dynamic_batching { }\nsequence_batching { }",
+            '2:1: Field "sequence_batching" is specified along with field "dynamic_batching", another member of oneof "scheduling_choice" for message type "ModelConfig".',
+        ),
+    ],
+)
+def test_a_broken_text_is_refused_with_its_place_and_what_to_write(text, problem):
+    assert text_error(text) == f"{SOURCE}:{problem}"
+
+
+def test_json_takes_enum_names_in_any_case_and_both_spellings_of_fields():
+    message = parse_json(
+        '{"maxBatchSize": 4, "input": [{"name": "A", "data_type": "type_fp32", "dims": ["2", 3]}],'
+        ' "instanceGroup": [{"kind": "Kind_Cpu"}], "parameters": {"kind": {"string_value": "kind_cpu"}},'
+        ' "model_warmup": [{"inputs": {"A": {"dataType": "type_int8"}}}]}',
+        "override",
+    )
+
+    assert message.max_batch_size == 4
+    assert message.input[0].data_type == pb.TYPE_FP32
+    assert list(message.input[0].dims) == [2, 3]
+    assert message.instance_group[0].kind == pb.ModelInstanceGroup.KIND_CPU
+    assert message.parameters["kind"].string_value == "kind_cpu"
+    assert message.model_warmup[0].inputs["A"].data_type == pb.TYPE_INT8
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"name": "m",\n ?}', ":2:2: not JSON: Expecting property name enclosed in double quotes"),
+        ("[]", ": a model configuration must be an object, not a list"),
+        ('{"max_batchsize": 3}', ": ModelConfig has no field 'max_batchsize'; did you mean 'max_batch_size'?"),
+        ('{"input": [{}, {"nam": "x"}]}', ": input[1]: ModelInput has no field 'nam'; did you mean 'name'?"),
+        (
+            '{"input": [{"data_type": "FP32"}]}',
+            ": input[0].data_type: DataType has no value 'FP32'; did you mean 'TYPE_FP32'?",
+        ),
+        ('{"input": [{"name": 3}]}', ": input[0].name must be a string, not a number"),
+        ('{"input": [{"dims": [[1]]}]}', ": input[0].dims[0] must be a single value, not a list"),
+        ('{"input": [null]}', ": input[0] must be an object, not null"),
+        ('{"input": {"name": "x"}}', ": input must be a list, not an object"),
+        ('{"parameters": []}', ": parameters must be an object, not a list"),
+        ('{"parameters": {"k": "v"}}', ": parameters[k] must be an object, not a string"),
+        ('{"version_policy": true}', ": version_policy must be an object, not a boolean"),
+        ('{"max_batch_size": "x"}', ": max_batch_size: invalid literal for int() with base 10: 'x'"),
+        ('{"max_batch_size": 1099511627776}', ": max_batch_size: Value out of range: 1099511627776"),
+        (
+            '{"response_cache": {"enable": "yes"}}',
+            ": response_cache.enable: Expected true or false without quotes at ModelConfig.response_cache.enable",
+        ),
+        (
+            '{"dynamic_batching": {}, "sequence_batching": {}}',
+            ': Message type "ModelConfig" should not have multiple "scheduling_choice" oneof fields at "ModelConfig"',
+        ),
+    ],
+)
+def test_broken_json_is_refused_with_what_is_wrong(text, problem):
+    assert json_error(text) == f"override{problem}"
+
+
+def test_null_in_json_leaves_a_field_unset():
+    assert parse_json('{"max_batch_size": null, "version_policy": null}', "override") == pb.ModelConfig()
+
+
+def test_an_enum_number_that_is_too_large_is_refused():
+    assert (
+        text_error("input { data_type: 99999999999999999999 }") == f"{SOURCE}: Value out of range: 99999999999999999999"
+    )
+
+
+def test_json_that_nests_without_end_is_refused():
+    assert json_error('{"input":' * 100_000) == "override: not a model configuration: nested too deeply"
+
+
+def test_a_file_as_editors_of_windows_write_it_is_understood():
+    assert parse_text('\ufeffname: "m"\r\nmax_batch_size: 2\r\n', SOURCE).max_batch_size == 2
+
+
+def test_a_value_where_a_message_should_be_is_told_how_that_is_written():
+    found = text_error('parameters { key: "a" value: "b" }')
+    assert found.startswith(f'{SOURCE}:1:30: Expected "{{".')
+    assert found.endswith('goes in braces: parameters { key: "k" value { string_value: "v" } }')

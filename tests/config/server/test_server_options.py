@@ -1,0 +1,399 @@
+"""The server's command line as a value, and everything that is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.parsing import parse, refusal
+from naiad.config.server.backend_settings import PythonSettings
+from naiad.config.server.flag import UsageError
+from naiad.config.server.metrics_options import MetricsOptions
+from naiad.config.server.options import LogFormat, ModelControlMode, shipped_backends
+
+
+def test_the_defaults_are_those_of_the_reference():
+    options = parse()
+    assert options.model_repositories == (Path("/models"),)
+    assert (options.server_id, options.exit_timeout_secs, options.model_load_thread_count) == ("triton", 30, 4)
+    assert (options.http_port, options.grpc_port, options.metrics_port) == (8000, 8001, 8002)
+    assert (options.http_address, options.grpc_address, options.metrics_address) == ("0.0.0.0",) * 3
+    assert options.http_max_input_size == 67108864
+    assert all((options.allow_http, options.allow_grpc, options.allow_metrics, options.exit_on_error))
+    assert all((options.auto_complete, options.strict_readiness, options.log_info))
+    assert options.model_control_mode is ModelControlMode.NONE
+    assert options.log_format is LogFormat.DEFAULT
+    assert options.python_settings == PythonSettings()
+    assert (options.notices, options.warnings) == ((), ())
+
+
+def test_the_start_line_of_kserve_works():
+    options = parse(
+        *[
+            "--model-store=/mnt/models",
+            "--grpc-port=9000",
+            "--http-port=8080",
+            "--allow-grpc=true",
+            "--allow-http=true",
+        ],
+        repository=None,
+    )
+    assert (options.model_repositories, options.grpc_port, options.http_port) == ((Path("/mnt/models"),), 9000, 8080)
+
+
+def test_repositories_add_up_in_order_and_each_once():
+    options = parse("--model-store=/b", "--model-repository", "/models")
+    assert options.model_repositories == (Path("/models"), Path("/b"))
+
+
+def test_of_several_values_of_a_single_flag_the_last_counts():
+    assert parse("--http-port=1", "--http-port=2").http_port == 2
+
+
+@pytest.mark.parametrize("text", ["true", "True", "ON", "on", "1"])
+def test_true_has_six_spellings(text):
+    assert parse(f"--reuse-http-port={text}").reuse_http_port is True
+
+
+@pytest.mark.parametrize("text", ["false", "FALSE", "off", "0"])
+def test_false_has_them_too(text):
+    assert parse(f"--allow-http={text}").allow_http is False
+
+
+@pytest.mark.parametrize(("text", "level"), [("0", 0), ("1", 1), ("3", 3), ("true", 1), ("off", 0)])
+def test_verbosity_is_a_number_or_a_switch(text, level):
+    assert parse(f"--log-verbose={text}").log_verbose == level
+
+
+def test_metrics_listen_where_http_does_unless_told():
+    assert parse("--http-address=127.0.0.1").metrics_address == "127.0.0.1"
+    assert parse("--http-address=127.0.0.1", "--metrics-address=::1").metrics_address == "::1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complete"),
+    [([], True), (["--disable-auto-complete-config"], False), (["--strict-model-config=true"], False)],
+)
+def test_completion_of_configurations_can_be_turned_off_by_two_names(arguments, complete):
+    assert parse(*arguments).auto_complete is complete
+
+
+def test_a_deprecated_flag_is_warned_of():
+    assert parse("--strict-model-config=false").warnings == (
+        "--strict-model-config is deprecated; use --disable-auto-complete-config instead",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--allow-http=maybe", 'Bad option: "--allow-http".\ninvalid value for bool option: maybe'),
+        ("--http-port=abc", 'Bad option: "--http-port".\nInvalid option value. Got abc'),
+        (
+            "--http-port=99999999999",
+            'Bad option: "--http-port".\nProvided option value is out of bound. Got 99999999999',
+        ),
+        ("--http-port=65536", 'Bad option: "--http-port".\n--http-port must be at most 65535. Got 65536'),
+        (
+            "--http-max-input-size=0",
+            'Bad option: "--http-max-input-size".\n--http-max-input-size must be at least 1. Got 0',
+        ),
+        (
+            "--grpc-infer-thread-count=1",
+            'Bad option: "--grpc-infer-thread-count".\n--grpc-infer-thread-count must be at least 2. Got 1',
+        ),
+        (
+            "--model-control-mode=foo",
+            (
+                'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode: '
+                "'foo' is none of none, poll, explicit"
+            ),
+        ),
+        (
+            "--backend-config=foo",
+            (
+                "Bad option: \"--backend-config\".\n--backend-config option format is '<backend name>,<setting>=<value>'. "
+                "Got foo"
+            ),
+        ),
+        ("--model-config-name=", 'Bad option: "--model-config-name".\nError: empty argument for --model-config-name'),
+        ("stray", "Unexpected argument: stray"),
+        (
+            "--load-model=m",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            "--grpc-port=8000",
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000",
+        ),
+        (
+            "--metrics-port=8001",
+            "The server cannot listen to GRPC requests and metrics requests at the same address and port 0.0.0.0:8001",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_reference(argument, message):
+    error = refusal(argument)
+    assert isinstance(error, UsageError)
+    assert error.message == message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--grpc-port=8000", "--grpc-address=127.0.0.1"],
+        ["--grpc-port=8000", "--allow-http=false"],
+        ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
+    ],
+)
+def test_services_may_share_a_port_number_where_they_do_not_meet(arguments):
+    parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("shm-default-byte-size=1048575", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
+        ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
+        ("thread-pool-size=0", "thread-pool-size can't be less than 1."),
+        ("thread-pool-size=many", "stol: --backend-config=python,thread-pool-size=many is not a number"),
+    ],
+)
+def test_settings_of_python_are_checked_before_anything_starts(setting, message):
+    assert refusal(f"--backend-config=python,{setting}").message == f'Bad option: "--backend-config".\n{message}'
+    assert refusal(f"--backend-config={setting}").message.startswith('Bad option: "--backend-config".')
+
+
+def test_settings_of_backends_are_grouped_and_the_last_value_of_a_key_counts():
+    options = parse(
+        "--backend-config=python,thread-pool-size=4",
+        "--backend-config=python,thread-pool-size=8abc",
+        "--backend-config=stub-timeout-seconds=5",
+        "--backend-config=x,a=b=c,d",
+    )
+    assert {name: dict(settings) for name, settings in options.backend_configs.items()} == {
+        "python": {"thread-pool-size": "8abc"},
+        "": {"stub-timeout-seconds": "5"},
+        "x": {"a": "b=c,d"},
+    }
+    assert (options.python_settings.thread_pool_size, options.python_settings.stub_timeout_seconds) == (8, 5)
+
+
+def test_two_ways_to_name_a_cache_exclude_each_other():
+    error = refusal("--response-cache-byte-size=0", "--cache-config=local,size=0")
+    assert error.message == (
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or "
+        "the other."
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--cache-config=local,size=1048576",),
+        ("--cache-config", "local,size=1048576"),
+        ("--cache-config=local,size=1", "--cache-config=local,size=1048576"),
+        ("--cache-config=local,other=1", "--cache-config=local,size=1048576"),
+        ("--response-cache-byte-size=1048576",),
+        ("--response-cache-byte-size", "1048576", "--cache-directory=/c"),
+    ],
+)
+def test_a_cache_has_the_size_given_last(arguments):
+    assert parse(*arguments).response_cache_size == 1048576
+
+
+def test_without_a_flag_there_is_no_cache():
+    assert parse("--cache-directory=/c").response_cache_size == 0
+
+
+@pytest.mark.parametrize("text", ["local", "local=1", "size=1048576", ",size=1", ""])
+def test_a_setting_of_no_cache_is_a_mistake(text):
+    error = refusal(f"--cache-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        'Bad option: "--cache-config".\n'
+        f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+    )
+
+
+@pytest.mark.parametrize("text", ["local,", "local,size", "local,size=", "local,=1"])
+def test_a_setting_of_a_cache_without_name_or_value_is_a_mistake(text):
+    error = refusal(f"--cache-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        f"Bad option: \"--cache-config\".\n--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("--cache-config=local,other=1",),
+            "Invalid argument - Failed to initialize LocalCache: config didn't contain a valid 'size' field.",
+        ),
+        (
+            ("--cache-config=local,size=2000", "--cache-config=redis,host=h"),
+            "Invalid argument - found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        (
+            ("--cache-config=redis,host=h",),
+            (
+                "Invalid argument - there is no cache 'redis': naiad keeps responses in its own memory and loads no "
+                "libtritoncache_redis.so; use --cache-config=local,size=<bytes>"
+            ),
+        ),
+        (
+            ("--cache-config=local,size=0",),
+            "Internal - Failed to initialize LocalCache: size 0 is too small: a cache takes at least 1024 bytes",
+        ),
+        (
+            ("--response-cache-byte-size=1023",),
+            "Internal - Failed to initialize LocalCache: size 1023 is too small: a cache takes at least 1024 bytes",
+        ),
+        (
+            ("--cache-config=local,size=12x",),
+            "Internal - Failed to initialize LocalCache: size '12x' is not a number of bytes",
+        ),
+        (
+            ("--cache-config=local,size=-5",),
+            "Internal - Failed to initialize LocalCache: size '-5' is not a number of bytes",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_be_keeps_the_server_from_starting(arguments, text):
+    error = refusal(*arguments)
+    assert not isinstance(error, UsageError)
+    assert error.message == f"error: creating server: {text}"
+
+
+def test_a_cache_cannot_be_larger_than_the_machines_memory():
+    error = refusal("--cache-config=local,size=999999999999999999999")
+    assert error.message.startswith(
+        "error: creating server: Internal - Failed to initialize LocalCache: failed to allocate buffer: size "
+        "999999999999999999999 is more than the "
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), MetricsOptions()),
+        (("--metrics-config=counter_latencies=false",), MetricsOptions(counters=False)),
+        (("--metrics-config", "summary_latencies=true"), MetricsOptions(summaries=True)),
+        (("--metrics-config=histogram_latencies=true",), MetricsOptions(histograms=True)),
+        (
+            ("--metrics-config=summary_latencies=true", "--metrics-config=summary_latencies=false"),
+            MetricsOptions(),
+        ),
+        (("--metrics-config=summary_quantiles=0.5:0.05,1:0",), MetricsOptions(quantiles=(0.5, 1.0))),
+    ],
+)
+def test_metrics_are_chosen_by_their_settings(arguments, expected):
+    options = parse(*arguments)
+    assert (options.metrics, options.warnings) == (expected, ())
+
+
+def test_the_default_quantiles_are_those_of_the_reference():
+    assert parse().metrics.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+@pytest.mark.parametrize("text", ["foo", "=x", "a=", ""])
+def test_a_setting_of_metrics_without_name_or_value_is_a_mistake(text):
+    error = refusal(f"--metrics-config={text}")
+    assert isinstance(error, UsageError)
+    assert error.message == (
+        f'Bad option: "--metrics-config".\n--metrics-config option format is <setting>=<value>. Got {text}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "warning"),
+    [
+        (
+            "foo=bar",
+            (
+                "--metrics-config=foo=bar has no effect: there are counter_latencies, summary_latencies, "
+                "histogram_latencies, summary_quantiles"
+            ),
+        ),
+        ("summary_latencies=yes", "--metrics-config=summary_latencies=yes has no effect: it is either true or false"),
+        (
+            "summary_quantiles=bad",
+            "Invalid option: [bad]. No ':' delimiter found. Expected format is <quantile>:<error>",
+        ),
+        ("summary_quantiles=x:0", "Invalid option: [x:0]. Error: a number is none"),
+        ("summary_quantiles=2:0", "Invalid option: [2:0]. Error: a quantile is from 0 to 1"),
+    ],
+)
+def test_a_setting_of_metrics_that_says_nothing_is_named_and_the_default_stays(setting, warning):
+    options = parse(f"--metrics-config={setting}")
+    assert (options.metrics, options.warnings) == (MetricsOptions(), (warning,))
+
+
+def test_without_a_repository_nothing_starts():
+    assert refusal(repository=None).message == (
+        "error: creating server: Invalid argument - --model-repository must be specified"
+    )
+
+
+def test_a_repository_elsewhere_is_named_by_its_uri_and_one_here_by_its_path():
+    options = parse("--model-repository=s3://https://host:1/b", "--model-repository=file:///srv//x")
+    assert options.model_repositories == (Path("/models"), "s3://https://host:1/b", Path("/srv/x"))
+
+
+def test_repositories_may_be_polled_and_be_namespaces():
+    options = parse("--model-control-mode=poll", "--repository-poll-secs=3", "--model-namespacing=true")
+    assert (options.model_control_mode, options.repository_poll_secs) == (ModelControlMode.POLL, 3)
+    assert options.model_namespacing
+
+
+def test_the_wildcard_must_stand_alone():
+    explicit = "--model-control-mode=explicit"
+    assert parse(explicit, "--load-model=*").load_models == ("*",)
+    assert parse(explicit, "--load-model=a", "--load-model=b", "--load-model=a").load_models == ("a", "b")
+    assert refusal(explicit, "--load-model=a", "--load-model=*").message.endswith(
+        "Wildcard model name '*' must be the ONLY startup model if specified at all."
+    )
+
+
+def test_backends_that_ship_with_naiad_are_looked_for_last():
+    options = parse("--backend-directory=/a", "--backend-directory=/b")
+    assert options.backend_directories == (Path("/a"), Path("/b"), shipped_backends())
+    assert (shipped_backends() / "vllm_like").is_dir()
+
+
+def test_the_store_of_environments_is_named_by_flag_then_variable_then_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    variable = {"NAIAD_STORE": "/from/variable"}
+    assert parse("--env-store=/from/flag", environ=variable).env_store == Path("/from/flag")
+    assert parse(environ=variable).env_store == Path("/from/variable")
+    assert parse().env_store == tmp_path / "naiad" / "environments"
+
+
+def test_flags_of_the_grpc_transport_are_fields_of_their_names():
+    options = parse("--grpc-keepalive-time=5", "--grpc-max-connection-age=7", "--grpc-infer-resp=high")
+    assert (options.grpc_keepalive_time, options.grpc_max_connection_age) == (5, 7)
+    assert options.grpc_infer_response_compression_level == "high"
+    assert options.grpc_keepalive_permit_without_calls is False
+
+
+def test_the_mode_of_vertex_ai_is_warned_of():
+    (warning,) = parse(environ={"AIP_MODE": "PREDICTION"}).warnings
+    assert warning.startswith("AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented")
+
+
+def test_what_is_allowed_of_environments_is_read():
+    found = parse(
+        "--env-store-max-bytes=1000",
+        "--env-directory=/a",
+        "--env-directory=b",
+        "--env-trust=/keys.toml",
+        "--env-require-digest=true",
+    )
+    assert found.env_store_max_bytes == 1000
+    assert found.env_directories == (Path("/a"), Path("b").absolute())
+    assert (found.env_trust, found.env_require_digest) == (Path("/keys.toml"), True)
+    assert (parse().env_store_max_bytes, parse().env_directories) == (0, ())
+    assert (parse().env_trust, parse().env_require_digest) == (None, False)

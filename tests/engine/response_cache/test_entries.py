@@ -1,0 +1,58 @@
+"""What the cache counts as its size is what it takes of memory, about."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+from naiad.config.model.model_config import ModelConfig
+from naiad.engine.response_cache import CachedAnswers, ResponseCache
+from naiad.engine.statistics.counters import Statistics
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+
+CAPACITY = 1 << 20
+
+
+def fill(answers: CachedAnswers, count: int, names: list[str], width: int) -> None:
+    """Pass so many requests by, as a model would answer them."""
+    for number in range(count):
+        tensor = InputTensor("IN", Datatype.INT64, (1,), number.to_bytes(8, "little"))
+        sink = answers.answer(InferRequest("m", 1, [tensor]), Nobody())
+        assert sink is not None
+        outputs = [OutputTensor(name, Datatype.UINT8, (width,), bytearray(width)) for name in names]
+        sink.send(InferResponse("m", 1, "", outputs), True)
+
+
+class Nobody:
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("outputs", "width"), [(1, 4), (1, 4096), (4, 16)])
+def test_a_cache_takes_about_the_memory_that_it_was_given(outputs, width):
+    names = [f"OUT{number}" for number in range(outputs)]
+    cache = ResponseCache(CAPACITY)
+    answers = CachedAnswers(cache, ModelConfig(name="m"), 1, 1, Statistics())
+    gc.collect()
+    tracemalloc.start()
+    try:
+        fill(answers, 3 * CAPACITY // (512 + outputs * (160 + width)), names, width)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    told = cache.statistics()
+    assert told.evictions > told.entries
+    assert 0.9 * CAPACITY < told.used_byte_size <= CAPACITY
+    assert 0.5 * CAPACITY < taken < 1.5 * CAPACITY
+
+
+def test_forgetting_a_version_leaves_the_others():
+    cache = ResponseCache(CAPACITY)
+    for number in (1, 2):
+        fill(CachedAnswers(cache, ModelConfig(name="m"), 1, number, Statistics()), 3, ["OUT"], 1)
+    cache.forget(1)
+    assert cache.statistics().entries == 3
+    assert repr(cache) == "<ResponseCache <ByteLru 3 values, 2019 of 1048576 bytes> hits=0 misses=6>"

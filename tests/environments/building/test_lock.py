@@ -1,0 +1,281 @@
+"""Locks say exactly what is installed, hold for what they were resolved from, and name no place."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from environments.packages import offer_greeter, write_recipe
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.building.build import build
+from naiad.environments.building.choosing import wishes
+from naiad.environments.building.foreign_locks import read_foreign_lock
+from naiad.environments.building.lockfile import Pin, lock_text, read_head, require_current, sources_digest
+from naiad.environments.building.locking import lock
+from naiad.environments.building.recipe import read_recipe
+from naiad.environments.building.requirements import wanted
+from naiad.errors import ConfigError, ExecutionEnvironmentError
+from packaging.specifiers import SpecifierSet
+
+_ENVS = Path(__file__).parents[3] / "envs"
+_A, _B = "a" * 64, "b" * 64
+
+PYLOCK = """
+lock-version = "1.0"
+created-by = "a test"
+extras = ["fast"]
+[[packages]]
+name = "numpy"
+version = "2.2.6"
+marker = "python_version >= '3.10'"
+[[packages.wheels]]
+url = "https://example.invalid/numpy.whl"
+hashes = { sha256 = "HASH" }
+[[packages]]
+name = "orjson"
+version = "3.10.0"
+marker = "'fast' in extras"
+sdist = { url = "https://example.invalid/orjson.tar.gz", hashes = { sha256 = "HASH" } }
+""".replace("HASH", _A)
+UV_LOCK = """
+version = 1
+[[package]]
+name = "mine"
+version = "0.1.0"
+source = { virtual = "." }
+dependencies = [{ name = "numpy", version = "1.24.4", marker = "python_full_version < '3.9'" },
+                { name = "numpy", version = "2.2.6", marker = "python_full_version >= '3.9'" }]
+[package.optional-dependencies]
+fast = [{ name = "httpx", extra = ["http2"] }]
+[[package]]
+name = "numpy"
+version = "1.24.4"
+source = { registry = "https://example.invalid/simple" }
+wheels = [{ url = "https://example.invalid/numpy.whl", hash = "sha256:HASH" }]
+[[package]]
+name = "numpy"
+version = "2.2.6"
+source = { registry = "https://example.invalid/simple" }
+wheels = [{ url = "https://example.invalid/numpy.whl", hash = "sha256:HASH" }]
+[[package]]
+name = "httpx"
+version = "0.27.0"
+source = { registry = "https://example.invalid/simple" }
+sdist = { url = "https://example.invalid/httpx.tar.gz", hash = "sha256:HASH" }
+[package.optional-dependencies]
+http2 = [{ name = "h2" }]
+[[package]]
+name = "h2"
+version = "4.1.0"
+source = { registry = "https://example.invalid/simple" }
+wheels = [{ url = "https://example.invalid/h2.whl", hash = "sha256:HASH" }]
+[[package]]
+name = "of-nobody"
+version = "1.0"
+source = { registry = "https://example.invalid/simple" }
+wheels = [{ url = "https://example.invalid/of.whl", hash = "sha256:HASH" }]
+""".replace("HASH", _A)
+
+
+def _file(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_a_lock_joins_what_was_chosen_under_each_python(tmp_path: Path) -> None:
+    recipe = read_recipe(write_recipe(tmp_path / "r", "numpy\n"))
+    text = lock_text(
+        recipe,
+        {
+            "3.9": [Pin("Num.Py", "2.0.2", (_A,)), Pin("both", "1.0", (_A,))],
+            "3.10": [Pin("Num.Py", "2.2.6", (_A,)), Pin("both", "1.0", (_B,))],
+        },
+    )
+
+    assert text.splitlines()[1:] == [
+        "# python: 3.9 3.10",
+        f"# platform: {host_platform()}",
+        f"# sources: {sources_digest(recipe)}",
+        "both==1.0 \\",
+        f"    --hash=sha256:{_A} \\",
+        f"    --hash=sha256:{_B}",
+        'num-py==2.0.2 ; python_version == "3.9" \\',
+        f"    --hash=sha256:{_A}",
+        'num-py==2.2.6 ; python_version == "3.10" \\',
+        f"    --hash=sha256:{_A}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "python", "said"),
+    [
+        ("numpy<2\n", "3.9", "was resolved from other requirements than those of the recipe now; write it anew with"),
+        ("numpy\n", "3.8", "not for 3.8; write it for that, too, with `naiad env lock .* --python 3.9 --python 3.8`$"),
+        ("# remark\nnumpy\n\n", "3.9", None),
+    ],
+)
+def test_a_lock_that_is_not_for_this_is_refused(tmp_path: Path, lines: str, python: str, said: str | None) -> None:
+    folder = write_recipe(tmp_path / "r", "numpy\n")
+    file = _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [Pin("numpy", "2.0.2", (_A,))]}))
+    (folder / "requirements.txt").write_text(lines)
+    recipe = read_recipe(folder)
+    assert recipe.lock == file
+    if said is None:
+        require_current(recipe, file, python)
+        return
+    with pytest.raises(ConfigError, match=said):
+        require_current(recipe, file, python)
+
+
+def test_a_lock_for_another_platform_is_refused(tmp_path: Path) -> None:
+    folder = write_recipe(tmp_path / "r", "numpy\n")
+    text = lock_text(read_recipe(folder), {"3.9": []}).replace(host_platform(), "linux-riscv128")
+    file = _file(folder, "requirements.lock", text)
+    with pytest.raises(ConfigError, match=f"is for linux-riscv128, this machine is {host_platform()}; write it anew"):
+        require_current(read_recipe(folder), file, "3.9")
+
+
+def test_only_locked_versions_of_python_are_looked_for_the_newest_first(tmp_path: Path) -> None:
+    folder = write_recipe(tmp_path / "r", "numpy\n")
+    _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [], "3.10": [], "3.12": []}))
+    recipe = read_recipe(folder)
+    expected = [SpecifierSet(f"=={minor}.*") for minor in ("3.12", "3.9", "3.10")]
+    assert sorted(map(str, wishes(recipe, None, (3, 10)))) == sorted(map(str, expected))
+    assert str(wishes(recipe, None, (3, 10))[0]) == "==3.12.*"
+    assert str(wishes(recipe, None, (3, 10))[-1]) == "==3.10.*"  # the host's, by the recipe's preference
+
+
+@pytest.mark.parametrize(
+    ("python", "extras", "expected"),
+    [
+        ("3.12.1", (), [("numpy", "2.2.6")]),
+        ("3.9.18", (), []),
+        ("3.12.1", ("fast",), [("numpy", "2.2.6"), ("orjson", "3.10.0")]),
+    ],
+)
+def test_a_pylock_is_read_for_one_python(
+    tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
+) -> None:
+    pins = read_foreign_lock(_file(tmp_path, "pylock.toml", PYLOCK), python, extras)
+    assert [(pin.name, pin.version) for pin in pins] == expected
+    assert all(pin.digests == (_A,) for pin in pins)
+
+
+@pytest.mark.parametrize(
+    ("python", "extras", "expected"),
+    [
+        ("3.12.1", (), [("numpy", "2.2.6")]),
+        ("3.8.18", (), [("numpy", "1.24.4")]),
+        ("3.12.1", ("fast",), [("h2", "4.1.0"), ("httpx", "0.27.0"), ("numpy", "2.2.6")]),
+    ],
+)
+def test_a_uv_lock_is_followed_from_the_project_on(
+    tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
+) -> None:
+    pins = read_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK), python, extras)
+    assert [(pin.name, pin.version) for pin in pins] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "pylock.toml",
+            "packages = [{ name = 'x' }]",
+            "names 'x' without version and digest, as what comes from a folder",
+        ),
+        ("pylock.toml", "[x]", "is not as its format wants it: KeyError"),
+        ("pylock.toml", "x = ", "cannot read .*pylock.toml"),
+        ("uv.lock", "package = 3", "is not as its format wants it: TypeError"),
+    ],
+)
+def test_a_foreign_lock_that_cannot_be_used_is_told_by_its_file(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_foreign_lock(_file(tmp_path, name, text), "3.12.1", ())
+
+
+def test_a_foreign_lock_alone_is_a_recipe(tmp_path: Path) -> None:
+    _file(tmp_path, "pylock.toml", PYLOCK)
+    _file(tmp_path, "env.toml", 'name = "x"\nlock = "pylock.toml"\n')
+    recipe = read_recipe(tmp_path)
+    found = wanted(recipe, "3.12.1")
+    assert found is not None
+    assert found.text == f"numpy==2.2.6 \\\n    --hash=sha256:{_A}\n"
+    assert (found.complete, found.hashed, found.named_in) == (True, True, tmp_path / "pylock.toml")
+    with pytest.raises(ConfigError, match=r"pylock.toml is the lock of .* already; the tool that wrote it renews it"):
+        lock(tmp_path)
+
+
+def test_dependencies_of_a_project_are_installed_with_the_extras_that_are_named(tmp_path: Path) -> None:
+    _file(
+        tmp_path,
+        "pyproject.toml",
+        '[project]\nname = "mine"\ndependencies = ["numpy>=1"]\n'
+        '[project.optional-dependencies]\nfast = ["orjson"]\nall = ["mine[fast]"]\n',
+    )
+    _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["fast", "all"]\n')
+    found = wanted(read_recipe(tmp_path), "3.12.1")
+    assert found is not None
+    assert found.text == "numpy>=1\norjson\n"
+    _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["slow"]\n')
+    with pytest.raises(ConfigError, match="has no extra 'slow'; it has all, fast"):
+        wanted(read_recipe(tmp_path), "3.12.1")
+
+
+@pytest.mark.parametrize(
+    "recipe", [path.parent for path in _ENVS.glob("*/requirements.lock")], ids=lambda path: path.name
+)
+def test_locks_that_come_with_naiad_are_current_and_name_no_place(recipe: Path) -> None:
+    file = recipe / "requirements.lock"
+    assert read_head(file).sources == sources_digest(read_recipe(recipe))
+    assert "://" not in file.read_text()
+    assert "/" not in "".join(line for line in file.read_text().splitlines() if not line.startswith("#"))
+
+
+def test_every_recipe_that_comes_with_naiad_has_a_lock() -> None:
+    assert [path.name for path in _ENVS.iterdir() if path.is_dir() and not (path / "requirements.lock").is_file()] == []
+
+
+@pytest.mark.slow
+def test_a_python_that_is_not_on_this_machine_is_locked_for_by_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_greeter(tmp_path / "wheels", monkeypatch)
+    recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
+    _, chosen = lock(recipe, pythons=("3.99",))
+    digest = hashlib.sha256((tmp_path / "wheels" / "greeter-1.2-py3-none-any.whl").read_bytes()).hexdigest()
+    assert chosen == {"3.99": [Pin("greeter", "1.2", (digest,))]}
+
+
+@pytest.mark.slow
+def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_greeter(tmp_path / "wheels", monkeypatch)
+    recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
+
+    file, chosen = lock(recipe, pythons=(_newest(recipe),))
+    assert [[pin.version for pin in pins] for pins in chosen.values()] == [["1.2"]]
+    built = build(recipe, tmp_path / "prefix")
+    assert built.packages == (("greeter", "1.2"),)
+    assert (built.prefix / "share/naiad/recipe/recipe/requirements.lock").read_text() == file.read_text()
+
+    file.write_text(file.read_text().replace("--hash=sha256:", "--hash=sha256:0")[:-2] + "\n")
+    for installer in ("pip", "uv"):
+        from naiad.environments.building.installing import InstallOptions
+
+        with pytest.raises(
+            ExecutionEnvironmentError, match=r"cannot install .* for 'recipe', named in .*\.lock"
+        ) as caught:
+            build(recipe, tmp_path / "other", options=InstallOptions(installer=installer))
+        assert "greeter" in caught.value.message
+        assert not (tmp_path / "other").exists()
+
+
+def _newest(recipe: Path) -> str:
+    from naiad.environments.building.choosing import installed_minors
+
+    return installed_minors(read_recipe(recipe).python)[-1]

@@ -1,0 +1,188 @@
+"""Downloads go on where they stopped, never mix two states of a file, and say why they cannot go on."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import fsspec
+import pytest
+from environments.web import Web, serving
+from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.environments.fetching.download import download, note_of, read_small, read_version
+from naiad.errors import ExecutionEnvironmentError
+
+CONTENT = os.urandom(300_000)
+
+
+@pytest.fixture
+def web(tmp_path):
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "e.tgz").write_bytes(CONTENT)
+    with serving(tmp_path / "served") as web:
+        yield web
+
+
+def fetch(uri: str, into: Path, recorder, pauses=(0.0, 0.0)) -> bytes:
+    download(uri, into, reporter=recorder, pauses=pauses)
+    return into.read_bytes()
+
+
+def refusal(uri: str, into: Path, recorder) -> str:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        fetch(uri, into, recorder)
+    return caught.value.message
+
+
+def ranges(web: Web) -> list[str]:
+    return [asked for _, asked in web.requests]
+
+
+def test_a_file_arrives_whole_with_its_progress(web, tmp_path, recorder):
+    assert fetch(web.uri("e.tgz"), tmp_path / "d" / "e.part", recorder) == CONTENT
+    assert (recorder.events[-1].step, recorder.events[-1].done) == ("downloading", len(CONTENT))
+    assert recorder.events[-1].total == len(CONTENT)
+
+
+def test_a_connection_that_breaks_is_gone_on_with_where_it_broke(web, tmp_path, recorder):
+    web.drops = [100_000, 50_000]
+
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
+    assert ranges(web) == ["", "bytes=100000-", "bytes=150000-"]
+
+
+def test_what_another_process_left_is_gone_on_with(web, tmp_path, recorder):
+    web.drops = [100_000] + [0] * 3
+    refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder)
+
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
+    assert ranges(web)[-1] == "bytes=100000-"
+
+
+def test_a_download_that_was_whole_is_not_repeated(web, tmp_path, recorder):
+    fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder)
+
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
+    assert ranges(web)[1:] == [f"bytes={len(CONTENT)}-"]
+
+
+def test_a_file_that_changed_meanwhile_is_begun_anew(web, tmp_path, recorder):
+    web.drops = [100_000] + [0] * 3
+    refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder)
+    (web.folder / "e.tgz").write_bytes(b"shorter")
+
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == b"shorter"
+
+
+@pytest.mark.parametrize("missing", ["ranges", "tags"])
+def test_a_server_that_cannot_go_on_begins_anew(missing, web, tmp_path, recorder):
+    setattr(web, missing, False)
+    web.drops = [100_000]
+
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
+
+
+def test_a_server_that_is_busy_is_asked_again(web, tmp_path, recorder):
+    web.statuses = [503, 429]
+    assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
+
+
+def test_a_server_that_stays_busy_is_given_up(web, tmp_path, recorder):
+    web.statuses = [503] * 3
+    assert refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder) == (
+        f"cannot download the execution environment {web.uri('e.tgz')}: the server answers 503 Service Unavailable; tried "
+        "3 times without getting on from byte 0; the next load goes on there"
+    )
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, "404 Not Found"), (403, "403 Forbidden")])
+def test_a_refusal_is_final_and_keeps_what_is_secret(status, said, web, tmp_path, recorder):
+    web.statuses = [status]
+    message = refusal(web.uri("e.tgz?signature=secret"), tmp_path / "e.part", recorder)
+
+    assert f"{web.uri('e.tgz')}: the server answers {said}; check the address" in message
+    assert "secret" not in message
+    assert len(web.requests) == 1
+
+
+def test_nobody_at_the_address_is_said(tmp_path, recorder):
+    with serving(tmp_path) as web:
+        address = web.uri("e.tgz")
+    assert "Connection refused" in refusal(address, tmp_path / "e.part", recorder)
+
+
+def test_a_small_file_is_read_or_missing(web):
+    (web.folder / "e.tgz.sig").write_text("x")
+    assert read_small(web.uri("e.tgz.sig")) == b"x"
+    assert read_small(web.uri("nothing")) is None
+
+
+@pytest.fixture
+def memory():
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/e.tgz", CONTENT)
+    yield system
+    system.rm("/bucket", recursive=True)
+
+
+def test_object_stores_are_read_through_fsspec(memory, tmp_path, recorder):
+    assert fetch("memory://bucket/e.tgz", tmp_path / "e.part", recorder) == CONTENT
+    assert read_small("memory://bucket/e.tgz") == CONTENT
+    assert read_small("memory://bucket/nothing") is None
+
+
+class Breaking(io.BytesIO):
+    """A stream of an object store whose connection breaks once, after its first part."""
+
+    reads: ClassVar[list[int]] = []
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads.append(self.tell())
+        if len(self.reads) == 2:
+            raise ConnectionResetError("gone")
+        return super().read(100_000 if len(self.reads) == 1 else size)
+
+
+def test_an_object_store_that_breaks_off_is_gone_on_with(memory, tmp_path, recorder, monkeypatch):
+    monkeypatch.setattr(Breaking, "reads", [])
+    monkeypatch.setattr(type(memory), "_open", lambda *_, **__: Breaking(CONTENT))
+
+    assert fetch("memory://bucket/e.tgz", tmp_path / "e.part", recorder) == CONTENT
+    assert Breaking.reads == [0, 100_000, 100_000, 300_000]
+
+
+def test_a_part_that_is_longer_than_its_file_is_not_gone_on_with(memory, tmp_path, recorder):
+    part = tmp_path / "e.part"
+    fetch("memory://bucket/e.tgz", part, recorder)
+    with part.open("ab") as file:
+        file.write(b"what another reader of the same connection made come twice")
+    assert note_of(part).exists()
+
+    assert fetch("memory://bucket/e.tgz", part, recorder) == CONTENT
+
+
+def test_asking_for_its_version_opens_no_file_of_an_object_store(memory, monkeypatch):
+    version = read_version("memory://bucket/e.tgz")
+    monkeypatch.setattr(type(memory), "_open", lambda *_, **__: pytest.fail("opened"))
+
+    assert version
+    assert read_version("memory://bucket/e.tgz") == version
+
+
+def test_a_folder_of_an_object_store_is_refused(memory, tmp_path, recorder):
+    assert refusal("memory://bucket", tmp_path / "e.part", recorder).startswith(
+        "cannot use the execution environment memory://bucket: it is a folder, and from elsewhere only archives can be used"
+    )
+
+
+def test_a_missing_object_and_an_unknown_scheme_are_named(tmp_path, recorder):
+    assert "memory://bucket/no.tgz: not found" in refusal("memory://bucket/no.tgz", tmp_path / "e.part", recorder)
+    assert "no driver of fsspec knows its scheme" in refusal("nosuch://x/e.tgz", tmp_path / "e.part", recorder)
+
+
+def test_what_may_be_secret_is_not_shown():
+    assert shown("https://me:word@host/e.tgz?X-Signature=1#f") == "https://host/e.tgz"
+    assert shown("s3://bucket/e.tgz") == "s3://bucket/e.tgz"
+    assert str(EnvironmentSource(uri="https://host/e.tgz?key=1", digest="ab")) == "https://host/e.tgz@sha256:ab"

@@ -1,0 +1,310 @@
+"""Archives become entries of the store once per content, whole or not at all, whoever asks and whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from environments import makers
+from filelock import FileLock
+from naiad.environments.manager import EnvironmentManager
+from naiad.errors import ExecutionEnvironmentError
+
+PREPARE = """
+import sys
+from pathlib import Path
+from naiad.environments.manager import EnvironmentManager
+class Count:
+    unpackings = 0
+    def progress(self, event):
+        self.unpackings += event.step == "unpacking" and event.finished
+count = Count()
+ready = EnvironmentManager(Path(sys.argv[1]), reporter=count).prepare(Path(sys.argv[2]))
+print(count.unpackings, ready.prefix)
+"""
+
+
+def entries(store: Path) -> list[str]:
+    return sorted(path.name for path in store.iterdir() if len(path.name) == 64)
+
+
+def unpackings(recorder) -> int:
+    return sum(event.step == "unpacking" and event.finished for event in recorder.events)
+
+
+@pytest.fixture
+def user(filled, recorder) -> EnvironmentManager:
+    """Another server that uses a store where the work is done."""
+    return EnvironmentManager(filled, reporter=recorder)
+
+
+def test_an_archive_becomes_an_environment_that_runs(user, archive, minor):
+    ready = user.prepare(archive)
+
+    assert ".".join(map(str, ready.version[:2])) == minor
+    assert ready.numpy_version == "0.0.stand-in"
+    assert ready.prefix == user.store_root / ready.digest / "env"
+    assert makers.run(ready.python, "-c", "import sys; print(sys.prefix)").strip() == str(ready.prefix)
+
+
+def test_a_second_time_nothing_is_read_or_started(user, archive, recorder, monkeypatch):
+    monkeypatch.setattr("subprocess.run", None)
+
+    ready = user.prepare(archive)
+
+    assert ready.python.exists()
+    assert recorder.events == []
+
+
+def test_one_content_at_two_paths_is_one_entry(user, archive, tmp_path, recorder):
+    copy = shutil.copy(archive, tmp_path / "copy.tgz")
+
+    first, second = user.prepare(archive), user.prepare(Path(copy))
+
+    assert first.prefix == second.prefix
+    assert first.digest == second.digest
+    assert second.source == tmp_path / "copy.tgz"
+    assert unpackings(recorder) == 0
+
+
+@pytest.mark.slow
+def test_a_changed_archive_is_a_new_entry_and_the_old_one_stays(manager, whole, tmp_path):
+    path = makers.pack_plainly(whole, tmp_path / "e.tar.gz")
+    before = manager.prepare(path)
+    changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True)
+    (changed / "etc" / "more.txt").write_text("more")
+    makers.pack_plainly(changed, path)
+
+    after = manager.prepare(path)
+
+    assert after.digest != before.digest
+    assert (after.prefix / "etc" / "more.txt").exists()
+    assert before.python.exists()
+
+
+def test_threads_that_ask_at_once_unpack_once(manager, archive, recorder):
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(manager.prepare, [archive] * 4))
+
+    assert len(set(found)) == 1
+    assert unpackings(recorder) == 1
+    assert sum(event.step == "reading" and event.finished for event in recorder.events) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_archive_of_another_user_is_told_how_to_be_shared(archive, tmp_path):
+    """conda-pack's archives can be read by their owner alone."""
+    script = """
+import os
+from pathlib import Path
+from naiad.environments.store import digest
+from naiad.environments.progress import LogReporter
+os.setgid(65534), os.setuid(65534)
+try:
+    digest.digest_of(Path("private.tar.gz"), Path("nowhere"), reporter=LogReporter())
+except Exception as error:
+    print(error)
+"""
+    shutil.copy(archive, tmp_path / "private.tar.gz")
+    (tmp_path / "private.tar.gz").chmod(0o600)
+    tmp_path.chmod(0o755)
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("cannot read the execution environment private.tar.gz: Permission denied; conda-pack")
+
+
+def test_processes_that_ask_at_once_unpack_once(archive, tmp_path):
+    command = [sys.executable, "-c", PREPARE, str(tmp_path / "store"), str(archive)]
+    racing = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+
+    answers = [process.communicate(timeout=60)[0].split() for process in racing]
+
+    assert sorted(count for count, _ in answers) == ["0", "0", "1"]
+    assert len({prefix for _, prefix in answers}) == 1
+
+
+def test_a_process_killed_while_unpacking_is_cleaned_up_after(archive, tmp_path, recorder):
+    """Killed at its first sign of progress, with a file half written."""
+    script = PREPARE.replace(
+        "self.unpackings +=", 'print("going", flush=True) if event.step == "unpacking" else None; self.unpackings +='
+    ).replace("self.unpackings += event.step", "0 if event.step == 'reading' else sys.stdin.read(); 0; event.step")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "store"), str(archive)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "going\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list((tmp_path / "store" / "staging").iterdir())
+
+    ready = EnvironmentManager(tmp_path / "store", reporter=recorder).prepare(archive)
+
+    assert not list((tmp_path / "store" / "staging").iterdir())
+    assert makers.run(ready.python, "-c", "print(1)") == "1\n"
+
+
+@pytest.mark.slow
+def test_an_entry_that_was_never_marked_ready_is_made_anew(manager, archive, recorder):
+    ready = manager.prepare(archive)
+    (ready.prefix.parent / "ready.json").unlink()
+    (ready.prefix / "etc" / "where.txt").unlink()
+
+    again = EnvironmentManager(manager.store_root, reporter=recorder).prepare(archive)
+
+    assert (again.prefix / "etc" / "where.txt").exists()
+    assert unpackings(recorder) == 2
+
+
+def test_sweeping_leaves_alone_what_is_being_made(manager):
+    busy, dead = "a" * 64, "b" * 64
+    for digest in (busy, dead):
+        (manager.store_root / "staging" / f"{digest}.x").mkdir(parents=True)
+        (manager.store_root / digest / "env").mkdir(parents=True)
+    (manager.store_root / "locks").mkdir()
+
+    with FileLock(manager.store_root / "locks" / f"{busy}.lock"):
+        manager._archives._store.sweep()
+
+    assert entries(manager.store_root) == [busy]
+    assert [path.name for path in (manager.store_root / "staging").iterdir()] == [f"{busy}.x"]
+
+
+def test_sweeping_leaves_other_peoples_folders_alone(manager):
+    (manager.store_root / "my notes").mkdir(parents=True)
+
+    manager._archives._store.sweep()
+
+    assert (manager.store_root / "my notes").exists()
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["prefixes", pytest.param("interpreter", marks=pytest.mark.slow), pytest.param("marker", marks=pytest.mark.slow)],
+)
+def test_a_failure_after_unpacking_leaves_nothing(step, manager, archive, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise ExecutionEnvironmentError("broken on purpose")
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    name, failure = {
+        "prefixes": ("_fix_prefixes", fail),
+        "interpreter": ("ask_with_libraries", fail),
+        "marker": ("write_record", full),
+    }[step]
+    monkeypatch.setattr(f"naiad.environments.store.finishing.{name}", failure)
+
+    with pytest.raises(ExecutionEnvironmentError):
+        manager.prepare(archive)
+
+    assert entries(manager.store_root) == []
+    assert not list((manager.store_root / "staging").iterdir())
+
+
+def test_a_store_that_cannot_be_written_is_named(archive, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(
+        ExecutionEnvironmentError, match=r"cannot use the store of environments at .*file/store"
+    ) as caught:
+        EnvironmentManager(tmp_path / "file" / "store").prepare(archive)
+
+    assert "choose another folder" in caught.value.message
+
+
+@pytest.mark.slow
+def test_the_environment_of_an_archive_in_one_folder_is_that_folder(manager, whole, tmp_path):
+    """`tar czf e.tar.gz myenv` is how people without conda-pack do it."""
+    packed = shutil.make_archive(str(tmp_path / "e"), "tar", root_dir=whole.parent, base_dir=whole.name)
+
+    ready = manager.prepare(Path(packed))
+
+    assert ready.prefix.name == whole.name
+    assert makers.run(ready.python, "-c", "print(1)") == "1\n"
+
+
+def test_what_brought_its_bytecode_uses_it(user, archive):
+    ready = user.prepare(archive)
+
+    assert ready.bytecode is None
+    assert ready.environ(os.environ)["PYTHONDONTWRITEBYTECODE"] == "1"
+
+
+@pytest.mark.slow
+def test_what_brought_none_compiles_beside_and_starts_warm(manager, whole, tmp_path):
+    bare = shutil.copytree(whole, tmp_path / "bare", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    many = next(bare.glob("lib/python3*")) / "site-packages" / "many"
+    many.mkdir()
+    for number in range(300):
+        (many / f"m{number}.py").write_text("")
+
+    ready = manager.prepare(makers.pack_plainly(bare, tmp_path / "bare.tar.gz"))
+
+    assert ready.bytecode == ready.prefix.parent / "bytecode"
+    assert ready.environ({})["PYTHONPYCACHEPREFIX"] == str(ready.bytecode)
+    assert list(ready.bytecode.rglob("numpy/__init__.*.pyc"))
+    assert not list(ready.prefix.rglob("*.pyc"))
+
+
+@pytest.mark.slow
+def test_a_few_files_without_bytecode_are_compiled_at_once(manager, whole, tmp_path):
+    some = shutil.copytree(whole, tmp_path / "some", symlinks=True)
+    package = next(some.glob("lib/python3*")) / "site-packages" / "late"
+    package.mkdir()
+    (package / "__init__.py").write_text("X = 1\n")
+    (package / "template.py").write_text("class {{ name }}: pass\n")
+
+    ready = manager.prepare(makers.pack_plainly(some, tmp_path / "some.tar.gz"))
+
+    assert ready.bytecode is None
+    assert [path.name.split(".")[0] for path in ready.prefix.rglob("late/__pycache__/*.pyc")] == ["__init__"]
+
+
+@pytest.mark.slow
+def test_the_record_of_an_entry_can_be_moved_with_the_store(manager, archive, tmp_path):
+    digest = manager.prepare(archive).digest
+    moved = manager.store_root.rename(tmp_path / "moved")
+
+    ready = EnvironmentManager(moved).prepare(archive)
+
+    assert ready.prefix == moved / digest / "env"
+    assert json.loads((moved / digest / "ready.json").read_text())["prefix"] == "env"
+
+
+def after_reboot(ready, monkeypatch) -> None:
+    """Let the record seem to be of another boot."""
+    monkeypatch.setattr("naiad.environments.store.record._BOOT_ID", ready.prefix / "etc" / "where.txt")
+
+
+def test_after_a_reboot_a_whole_entry_is_used_on(user, archive, recorder, monkeypatch):
+    ready = user.prepare(archive)
+    after_reboot(ready, monkeypatch)
+
+    assert user.prepare(archive) == ready
+    assert unpackings(recorder) == 0
+
+
+@pytest.mark.slow
+def test_an_entry_whose_content_was_lost_in_a_power_failure_is_made_anew(manager, archive, recorder, monkeypatch):
+    ready = manager.prepare(archive)
+    after_reboot(ready, monkeypatch)
+    lost = next(ready.prefix.glob("lib/python3*/os.py"))
+    lost.write_text("")
+
+    again = manager.prepare(archive)
+
+    assert again == ready
+    assert lost.stat().st_size > 0
+    assert unpackings(recorder) == 2

@@ -1,0 +1,289 @@
+"""Nothing is removed that anybody uses, in any process; what nobody uses goes by age and by size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from environments import makers
+from naiad import json_cache
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
+from naiad.environments.store.eviction import choose_removals, remove_entry
+from naiad.environments.store.garbage import collect_garbage
+from naiad.environments.store.store import Store
+from naiad.environments.store.uses import Uses
+from naiad.errors import ExecutionEnvironmentError
+
+DAY = 86_400
+HOLD = """
+import sys
+from pathlib import Path
+from naiad.environments.store.uses import Uses
+lease = Uses(Path(sys.argv[1])).hold(sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def entry(name: str, *, size: int = 10, age: float = 0.0, in_use: bool = False) -> StoreEntry:
+    """An entry that was used so many days before the hundredth."""
+    return StoreEntry(
+        digest=name,
+        folder=Path(name),
+        archive=name,
+        python="3.10.1",
+        numpy="1",
+        platform="linux",
+        size=size,
+        files=1,
+        made=0.0,
+        last_used=(100 - age) * DAY,
+        in_use=in_use,
+        models=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "older_than", "keep_bytes", "chosen"),
+    [
+        ([entry("a"), entry("b", age=9)], None, None, []),
+        ([entry("a", age=31), entry("b", age=29)], 30 * DAY, None, ["a"]),
+        ([entry("a", age=31, in_use=True), entry("b", age=40)], 30 * DAY, None, ["b"]),
+        ([entry("new", age=1), entry("old", age=3), entry("middle", age=2)], None, 20, ["old"]),
+        ([entry("new", age=1), entry("old", age=3), entry("middle", age=2)], None, 19, ["old", "middle"]),
+        ([entry("new", age=1), entry("old", age=3)], None, 0, ["old", "new"]),
+        ([entry("new", age=1), entry("old", age=3, in_use=True)], None, 10, ["new"]),
+        ([entry("a", in_use=True)], None, 0, []),
+        # By age first, which may be enough for the size.
+        ([entry("a", age=40), entry("b", age=2), entry("c", age=1)], 30 * DAY, 20, ["a"]),
+        ([entry("a", age=40), entry("b", age=2), entry("c", age=1)], 30 * DAY, 10, ["a", "b"]),
+    ],
+)
+def test_the_oldest_goes_first_and_what_is_used_never(entries, older_than, keep_bytes, chosen):
+    found = choose_removals(entries, now=100 * DAY, older_than=older_than, keep_bytes=keep_bytes)
+    assert [removal.entry.digest for removal in found] == chosen
+
+
+def test_a_choice_says_why():
+    found = choose_removals([entry("a", age=40), entry("b", age=2)], now=100 * DAY, older_than=30 * DAY, keep_bytes=0)
+    assert [removal.reason for removal in found] == ["not used for 40.0 days", "least recently used of more than 0 MB"]
+
+
+@pytest.fixture
+def store(filled, tmp_path) -> Path:
+    """A store of one environment, to be changed; its links are shared with the one it was copied from."""
+    return shutil.copytree(filled, tmp_path / "store", symlinks=True, copy_function=os.link)
+
+
+def only(store: Path) -> StoreEntry:
+    (found,) = read_entries(store)
+    return found
+
+
+def remove(store: Path, digest: str) -> bool:
+    return remove_entry(Store(store, LogReporter()), Uses(store), digest)
+
+
+def test_what_a_manager_prepared_stays_until_nobody_refers_to_it(store, archive, recorder):
+    ready = EnvironmentManager(store, reporter=recorder).prepare(archive, label="m")
+
+    assert only(store).in_use
+    assert not remove(store, ready.digest)
+    assert ready.python.exists()
+
+    python = ready.python
+    del ready
+    assert not only(store).in_use
+    assert remove(store, only(store).digest)
+    assert not python.exists()
+    assert not list((store / "staging").iterdir())
+
+
+def test_a_lease_that_is_released_lets_go_at_once(store, archive, recorder):
+    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
+    ready.lease.release()
+    ready.lease.release()
+
+    assert not only(store).in_use
+
+
+def test_two_users_are_two(store):
+    digest = only(store).digest
+    first, second = Uses(store).hold(digest), Uses(store).hold(digest)
+    first.release()
+
+    assert only(store).in_use
+    second.release()
+    assert not only(store).in_use
+
+
+def test_what_another_process_uses_stays_until_that_ends_however_it_ends(store):
+    digest = only(store).digest
+    command = [sys.executable, "-c", HOLD, str(store), digest]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout.readline() == b"held\n"
+
+        assert not remove(store, digest)
+        assert collect_garbage(store, keep_bytes=0).removed == ()
+        assert only(store).in_use
+
+        user.kill()
+    assert remove(store, digest)
+
+
+def test_what_was_removed_is_made_again_when_it_is_needed(store, archive, recorder):
+    digest = only(store).digest
+    assert remove(store, digest)
+
+    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
+
+    assert ready.digest == digest
+    assert makers.run(ready.python, "-c", "print(1)") == "1\n"
+
+
+def test_what_is_being_made_is_not_removed(store):
+    digest = only(store).digest
+    making = Store(store, LogReporter())
+    with making._locked(digest, ""):
+        assert not remove(store, digest)
+
+
+def test_what_is_not_there_cannot_be_removed(store):
+    assert not remove(store, "0" * 64)
+    assert not list((store / "staging").iterdir())
+
+
+def test_a_store_that_cannot_be_written_to_is_used_without_locks(store, archive, recorder, monkeypatch):
+    """Root may write anywhere, so the calls say no themselves."""
+    shutil.rmtree(store / "uses", ignore_errors=True)
+    monkeypatch.setattr("naiad.environments.store.uses.os.open", refuse)
+
+    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
+
+    assert ready.python.exists()
+    assert not remove(store, ready.digest)
+
+
+def refuse(*_arguments, **_options):
+    raise PermissionError(13, "Permission denied")
+
+
+def test_models_and_the_last_use_are_remembered(store, archive, recorder):
+    manager = EnvironmentManager(store, reporter=recorder)
+    for label in ("b", "a", "b"):
+        manager.prepare(archive, label=label)
+
+    found = only(store)
+
+    assert [(using.model, using.source) for using in found.models] == [("a", str(archive)), ("b", str(archive))]
+    assert found.last_used == pytest.approx(time.time(), abs=60)
+    assert remove(store, found.digest)
+    assert Uses(store).models(found.digest) == []
+
+
+def test_looking_is_no_use(store):
+    lock = store / "uses" / only(store).digest / "lock"
+    Uses(store).hold(only(store).digest).release()
+    os.utime(lock, (1000, 1000))
+
+    Uses(store).hold(only(store).digest, counts=False).release()
+
+    assert lock.stat().st_mtime == 1000
+
+
+def test_an_entry_is_found_by_digest_or_archive(store, archive):
+    digest = only(store).digest
+    for name in (digest, digest[:8], digest[:8].upper(), f"sha256:{digest}", str(archive)):
+        assert find_entry(store, name).digest == digest
+
+
+def test_a_store_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def denied(*_arguments):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "glob", denied)
+    with pytest.raises(
+        ExecutionEnvironmentError, match=r"cannot read the store of environments at .*: Permission denied; name another"
+    ):
+        read_entries(tmp_path)
+
+
+def test_what_names_no_entry_or_two_is_told(store):
+    with pytest.raises(
+        ExecutionEnvironmentError,
+        match=r"there is no environment 'x' in .*, which holds 1, and no such file; name one by",
+    ):
+        find_entry(store, "x")
+    json_cache.write(store / ("ab" * 32) / "ready.json", {"archive": "/e"})
+    json_cache.write(store / ("ab" * 31 + "cd") / "ready.json", {"archive": "/e"})
+    with pytest.raises(ExecutionEnvironmentError, match="'ababab' means 2 environments"):
+        find_entry(store, "ababab")
+    with pytest.raises(ExecutionEnvironmentError, match="'/e' means 2 environments"):
+        find_entry(store, "/e")
+
+
+def test_garbage_is_shown_before_it_goes(store):
+    digest, size = only(store).digest, only(store).size
+    half = store / "staging" / f"{digest}.half" / "env"
+    half.mkdir(parents=True)
+    (half / "file").write_bytes(b"x" * 100)
+
+    shown = collect_garbage(store, keep_bytes=0, dry_run=True)
+    assert [removal.entry.size for removal in shown.removed] == [size]
+    assert (shown.kept, shown.leftovers, shown.leftover_bytes) == (0, 1, 100)
+    assert half.exists()
+    assert only(store).digest == digest
+
+    assert collect_garbage(store, keep_bytes=0) == shown
+    assert read_entries(store) == []
+    assert not list((store / "staging").iterdir())
+
+
+def test_downloads_that_nobody_goes_on_with_are_garbage(store):
+    downloads = store / "downloads"
+    downloads.mkdir()
+    for name, age in (("old.part", 2 * DAY), ("new.part", 0)):
+        (downloads / name).write_bytes(b"x" * 10)
+        (downloads / f"{name}.json").write_text("{}")
+        os.utime(downloads / name, (time.time() - age, time.time() - age))
+
+    assert collect_garbage(store).leftover_bytes == 10
+    assert sorted(path.name for path in downloads.iterdir()) == ["new.part", "new.part.json"]
+
+
+@pytest.mark.slow
+def test_a_server_keeps_its_store_small_without_touching_what_it_uses(whole, tmp_path, recorder, caplog):
+    changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True, copy_function=os.link)
+    archives = []
+    for number in range(3):
+        (changed / "etc" / "number").write_text(str(number))
+        archives.append(makers.pack_plainly(changed, tmp_path / f"{number}.tar"))
+    size = archives[0].stat().st_size
+    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(max_bytes=2 * size))
+    used = manager.prepare(archives[0])
+    manager.prepare(archives[1])
+
+    newest = manager.prepare(archives[2])
+
+    assert sorted(Path(entry.archive).name for entry in read_entries(tmp_path / "store")) == ["0.tar", "2.tar"]
+    assert used.python.exists()
+    assert newest.python.exists()
+
+
+@pytest.mark.slow
+def test_a_store_that_is_too_large_with_what_is_used_is_warned_about(archive, tmp_path, recorder, caplog):
+    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(max_bytes=1))
+
+    ready = manager.prepare(archive)
+
+    assert ready.python.exists()
+    assert "more than the 0 MB of --env-store-max-bytes: all of it is in use" in caplog.text

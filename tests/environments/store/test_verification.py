@@ -1,0 +1,169 @@
+"""Alterations of what was unpacked are found file by file, and archives are tried as a server would."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from environments import makers
+from environments.makers import member, write_tar
+from naiad import json_cache
+from naiad.environments.archives.inspection import inspect_environment
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.entries import read_entries
+from naiad.environments.store.verification import verify_archive, verify_entries
+
+
+@pytest.fixture
+def store(filled, tmp_path) -> Path:
+    """A store of one environment, to be altered."""
+    return shutil.copytree(filled, tmp_path / "store", symlinks=True)
+
+
+def prefix(store: Path) -> Path:
+    (entry,) = read_entries(store)
+    return entry.folder / "env"
+
+
+def problem(store: Path) -> str:
+    (verdict,) = verify_entries(store, ())
+    return verdict.problem
+
+
+def test_what_is_as_it_was_is_good(store):
+    (verdict,) = verify_entries(store, ())
+    files = sum(1 for path in prefix(store).rglob("*") if path.is_symlink() or not path.is_dir())
+
+    assert verdict.is_good
+    assert verdict.detail == f"{files} files compared"
+
+
+def test_what_was_done_to_it_after_unpacking_is_part_of_it(manager, tmp_path, minor):
+    """conda-unpack rewrites prefixes: that is how it has to be."""
+    some = makers.make_environment(tmp_path / "some", minor, conda=True)
+    manager.prepare(makers.conda_pack(some, tmp_path / "some.tar.gz"))
+
+    assert problem(manager.store_root) == ""
+
+
+def change(prefix: Path) -> str:
+    path = prefix / "etc" / "where.txt"
+    facts = path.stat()
+    path.write_text(path.read_text().replace("installed", "tampered!"))
+    __import__("os").utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+    return "etc/where.txt changed"
+
+
+def chmod(prefix: Path) -> str:
+    (prefix / "etc" / "where.txt").chmod(0o777)
+    return "etc/where.txt changed"
+
+
+def drop(prefix: Path) -> str:
+    (prefix / "etc" / "where.txt").unlink()
+    return "etc/where.txt missing"
+
+
+def add(prefix: Path) -> str:
+    (prefix / "lib" / "sitecustomize.py").write_text("")
+    return "lib/sitecustomize.py added"
+
+
+def turn(prefix: Path) -> str:
+    link = prefix / "bin" / "python3"
+    link.unlink()
+    link.symlink_to("elsewhere")
+    return "bin/python3 changed"
+
+
+def many(prefix: Path) -> str:
+    for number in range(7):
+        (prefix / f"new{number}").write_text("")
+    return "new0, new1, new2, new3, new4 and 2 more added"
+
+
+@pytest.mark.parametrize("alter", [change, chmod, drop, add, turn, many])
+def test_every_alteration_is_named(alter, store):
+    said = alter(prefix(store))
+    digest = read_entries(store)[0].digest
+
+    assert problem(store) == (
+        f"it was altered after it was unpacked: {said}; stop its users and remove it with `naiad env remove {digest[:12]}`, "
+        "so that it is unpacked anew"
+    )
+
+
+def test_an_entry_of_an_older_version_says_that_nothing_was_recorded(store):
+    (prefix(store).parent / "files.json").unlink()
+    assert problem(store).startswith(
+        "no digests were recorded when it was unpacked (an older naiad did it): remove it with"
+    )
+
+
+def test_entries_are_verified_by_name(store):
+    digest = read_entries(store)[0].digest
+    assert [verdict.digest for verdict in verify_entries(store, (digest[:8],))] == [digest]
+
+
+def test_a_good_archive_starts_and_leaves_nothing(archive, tmp_path):
+    verdict = verify_archive(archive, tmp_path / "store", LogReporter())
+
+    assert verdict.is_good
+    assert verdict.detail.startswith("unpacked and started: cpython 3.")
+    assert read_entries(tmp_path / "store") == []
+    assert not list((tmp_path / "store" / "staging").iterdir())
+
+
+def test_a_bad_archive_says_what_a_server_would_say(tmp_path):
+    bad = write_tar(tmp_path / "bad.tgz", [(member("bin/../../evil"), b"x")])
+    verdict = verify_archive(bad, tmp_path / "store", LogReporter())
+
+    assert "its member 'bin/../../evil' leads out of the archive" in verdict.problem
+    assert verify_archive(tmp_path / "no.tgz", tmp_path, LogReporter()).problem.startswith("cannot read the execution")
+
+
+def test_an_archive_of_conda_pack_is_inspected_by_its_members(tmp_path, minor):
+    some = makers.make_environment(tmp_path / "some", minor, conda=True)
+    wheel = some / "lib" / f"python{minor}" / "site-packages" / "Some_Thing-1.2.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: Some-Thing\nVersion: 1.2\n\nText\n")
+    packed = makers.conda_pack(some, tmp_path / "some.tar.gz")
+
+    found = inspect_environment(str(packed), tmp_path / "store", LogReporter())
+
+    assert (found.kind, found.made_from, found.python) == ("tar.gz", "conda-pack", f"{minor}.0")
+    assert found.platform.startswith("linux-")
+    assert {package.name: package.version for package in found.packages} == {
+        "python": f"{minor}.0",
+        "Some-Thing": "1.2",
+    }
+    assert found.size > found.packed_size > 0
+    assert found.entry is None
+
+
+def test_an_entry_and_a_directory_are_inspected_where_they_are(filled, archive, whole, minor):
+    digest = read_entries(filled)[0].digest
+    entry = inspect_environment(digest[:10], filled, LogReporter())
+    directory = inspect_environment(str(whole), filled, LogReporter())
+    packed = inspect_environment(str(archive), filled, LogReporter())
+
+    assert entry.entry is not None
+    assert entry.digest == packed.digest == digest
+    assert packed.entry is not None
+    assert entry.python == directory.python
+    assert entry.python.startswith(minor)
+    assert (directory.kind, directory.numpy) == ("directory", "0.0.stand-in")
+
+
+def test_an_archive_with_a_windows_interpreter_is_said_to_be_one(tmp_path):
+    packed = write_tar(tmp_path / "w.tgz", [(member("python.exe", mode=0o755), b"MZ\x90\0")])
+    assert inspect_environment(str(packed), tmp_path / "store", LogReporter()).platform == "windows"
+
+
+def test_records_of_files_are_small_enough_to_be_read_by_people(filled):
+    record = json_cache.read(read_entries(filled)[0].folder / "files.json")
+    assert record is not None
+    assert record["content"]["bin/python"][0] == "link"
+    assert json.dumps(record).count("etc/where.txt") == 1

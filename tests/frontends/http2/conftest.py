@@ -1,0 +1,47 @@
+"""A server that echoes, on the HTTP/2 of the host, and clients that speak frames."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from fakes.serving import LoopThread
+from frontends.http2.echo import EchoServer
+from frontends.http2.peer import Peer
+from naiad.frontends.http2.lifespan import Lifetimes
+from naiad.frontends.http2.limits import Limits
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[LoopThread]:
+    with LoopThread() as thread:
+        yield thread
+
+
+@pytest.fixture
+def serve(loop: LoopThread) -> Iterator[Callable[..., EchoServer]]:
+    with contextlib.ExitStack() as stack:
+
+        def serve(limits: Limits | None = None, **lifetimes: float) -> EchoServer:
+            # Pings of tests are no strikes, unless a test says so.
+            chosen = Lifetimes(**{"max_ping_strikes": 0, **lifetimes})
+            return stack.enter_context(contextlib.closing(EchoServer(loop, limits or Limits(), chosen)))
+
+        yield serve
+
+
+@pytest.fixture
+def server(serve: Callable[..., EchoServer]) -> EchoServer:
+    return serve()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Peer]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda server, **options: stack.enter_context(contextlib.closing(Peer(server.port, **options)))
+
+
+@pytest.fixture
+def peer(server: EchoServer, connect: Callable[..., Peer]) -> Peer:
+    return connect(server)

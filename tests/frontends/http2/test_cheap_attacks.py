@@ -1,0 +1,135 @@
+"""What costs a client little costs the server little: in time, in memory, in what it keeps for later."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+
+import hpack
+import pytest
+from frontends.http2.peer import REQUEST
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.fields import changes_table
+from naiad.frontends.http2.frames import ErrorCode, Setting
+from naiad.frontends.http2.limits import Limits
+
+CALM = ErrorCode.ENHANCE_YOUR_CALM
+HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
+
+
+@pytest.mark.parametrize("first", [b"\x0f", b"\x00\x7f", b"\x00\x00\x7f", b"\xff"])
+def test_a_number_without_end_is_not_added_up(first):
+    """Each byte would make it seven bits longer: 64 KB cost a quarter of a second, once per block."""
+    started = time.thread_time()  # of this thread alone: others may have the processor meanwhile
+    assert changes_table(first + b"\xff" * (1 << 16))
+    assert time.thread_time() - started < 0.05
+
+
+@pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x80\x01", b"\x3f\xe1\x1f"])
+def test_a_block_sets_the_size_of_the_table_twice_at_most(peer, size):
+    """hpack alone takes half a second for as many as fit into a block."""
+    peer.send(frames.frame(frames.HEADERS, 5, 1, size * 2 + peer.block([*REQUEST[:4]])))
+    assert peer.answer(1)[2] == {"x-done": "yes"}
+    peer.send(frames.frame(frames.HEADERS, 5, 3, size * 3 + peer.block([*REQUEST[:4]])))
+    away = peer.away()
+    assert (away.code, away.text) == (
+        ErrorCode.COMPRESSION_ERROR,
+        "more than two sizes of the table in a block",
+    )
+
+
+def test_long_settings_count_for_many(serve, connect):
+    peer = connect(serve(Limits(oddities=20, oddities_per_second=0)))
+    peer.send(frames.settings([(Setting.MAX_HEADER_LIST_SIZE, 1)] * 1000))
+    assert peer.away().code == CALM
+
+
+def test_the_words_of_a_goaway_fit_into_a_frame_of_any_client(peer):
+    """hpack repeats the bytes that it does not understand."""
+    peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x00\x7f" + b"\xff" * 20_000))
+    away = peer.away()
+    assert away.code == ErrorCode.COMPRESSION_ERROR
+    assert "too long" in away.text
+    assert len(away.text) < 1000
+
+
+def test_a_length_of_many_digits_ends_its_stream_alone(peer):
+    """Python makes no number of more than 4,300."""
+    peer.request(1, fields=(*REQUEST, ("content-length", "9" * 5000)))
+    reset = peer.until(frames.RST_STREAM)
+    assert (reset.stream, reset.number) == (1, ErrorCode.PROTOCOL_ERROR)
+    assert peer.is_alive()
+
+
+def test_settings_that_move_many_windows_count_for_many(serve, connect):
+    """Each of these goes through all streams."""
+    peer = connect(serve(Limits(oddities=100, oddities_per_second=0)))
+    encoder = hpack.Encoder()
+    blocks = [encoder.encode(HOLD), encoder.encode(HOLD)]
+    peer.send(*[frames.headers(number, blocks[number > 1], ends=False) for number in range(1, 10_001, 2)])
+    assert peer.is_alive()
+    sent = [frames.settings([(Setting.INITIAL_WINDOW_SIZE, size)]) for size in (1, 2, 3, 4)]
+    peer.send(*sent)
+    away = peer.away()
+    assert (away.code, away.text) == (CALM, "too many frames that bring nothing")
+
+
+@pytest.mark.parametrize("kind", [0x77, frames.DATA])
+def test_a_long_frame_that_drips_is_not_copied_with_each_drop(server, connect, kind):
+    """However much of it has come, a byte more costs as much."""
+    peer = connect(server)
+    server.loop.until(lambda: server.connections)
+    (connection,) = server.connections
+    assert peer.is_alive()
+
+    def drip() -> float:
+        size, piece = 1 << 20, 500
+        started = time.thread_time()
+        give(connection, frames.head(kind, frames.PADDED if kind == frames.DATA else 0, 1, size))
+        for _ in range(2000):
+            give(connection, bytes(piece))
+        return time.thread_time() - started
+
+    peer.request(1, fields=HOLD)
+    assert peer.is_alive()
+    assert server.loop.call(drip) < 0.1
+    assert len(connection._rest) == 2000 * 500 + frames.HEAD_SIZE
+
+
+def give(connection, data):
+    room = connection.get_buffer(-1)
+    room[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def test_who_does_not_read_is_not_read_either(serve, connect):
+    """Answers that need no window would otherwise wait in the server without bound."""
+    server = serve(Limits(unsent=100_000, streams=1))
+    peer = connect(server)
+    peer.request(1, fields=HOLD)
+    assert peer.is_alive()
+    (connection,) = server.connections
+    # Otherwise the system takes some megabytes of answers first.
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+    peer.request(3)  # from now on a block of these is always the same
+    block = peer.block()
+    peer.socket.setblocking(False)
+    number, unsent = 5, b""
+    while (is_taken := select.select([], [peer.socket], [], 0.2)[1]) or not connection._is_deaf:
+        if not unsent:
+            unsent = b"".join([frames.headers(each, block, ends=True) for each in range(number, number + 2000, 2)])
+            number += 2000
+        if is_taken:
+            unsent = unsent[peer.socket.send(unsent) :]
+
+    assert 0 < server.loop.call(connection._transport.get_write_buffer_size) < 1_000_000
+    while connection._is_deaf:
+        assert peer.socket.recv(1 << 20) if select.select([peer.socket], [], [], 0.2)[0] else True
+
+
+@pytest.mark.parametrize("kind", [frames.PING, frames.SETTINGS])
+def test_acknowledgements_of_nothing_are_counted(serve, connect, kind):
+    peer = connect(serve(Limits(oddities=20, oddities_per_second=0)))
+    peer.send(frames.frame(kind, frames.ACK, 0, bytes(8) if kind == frames.PING else b"") * 40)
+    assert peer.away().code == CALM

@@ -1,0 +1,229 @@
+"""Windows both ways: nothing is sent that the peer has not allowed, nothing is lost, everyone gets a turn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from frontends.http2.peer import REQUEST
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.frames import ErrorCode, Setting
+from naiad.frontends.http2.limits import Limits
+
+FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in REQUEST)
+HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
+
+
+def preface(**settings):
+    return frames.PREFACE + frames.settings([(Setting[name.upper()], value) for name, value in settings.items()])
+
+
+def content(peer, stream, size):
+    """So much content of a stream, and whether its end came with it."""
+    found = b""
+    while len(found) < size:
+        found += peer.until(frames.DATA, stream=stream).payload
+    return found
+
+
+def test_content_waits_for_the_window_of_its_stream(server, connect):
+    peer = connect(server, preface=preface(initial_window_size=10))
+    peer.request(1)
+    peer.data(1, b"0123456789abcdefghijklmno", ends=True)
+    assert content(peer, 1, 10) == b"0123456789"
+    assert peer.is_alive()
+    peer.send(frames.window_update(1, 3))
+    assert content(peer, 1, 3) == b"abc"
+    peer.send(frames.window_update(1, 100))
+    assert content(peer, 1, 12) == b"defghijklmno"
+    assert peer.fields(peer.until(frames.HEADERS, stream=1).payload) is not None
+
+
+def test_content_waits_for_the_window_of_the_connection(server, connect):
+    peer = connect(server, preface=preface(initial_window_size=1 << 20, max_frame_size=1 << 20))
+    sent = bytes(range(256)) * 400  # more than the 65,535 bytes of a new connection
+    peer.request(1)
+    peer.data(1, sent, ends=True)
+    assert content(peer, 1, 65535) == sent[:65535]
+    assert peer.is_alive()
+    peer.send(frames.window_update(0, 1 << 20))
+    assert content(peer, 1, len(sent) - 65535) == sent[65535:]
+
+
+def test_a_first_window_that_changes_moves_those_of_open_streams_even_below_zero(server, connect):
+    peer = connect(server, preface=preface(initial_window_size=10))
+    peer.request(1, fields=FLOW)
+    peer.data(1, b"x" * 30)
+    assert len(content(peer, 1, 10)) == 10
+    peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # its window is now -10
+    peer.send(frames.window_update(1, 10))
+    assert peer.is_alive()
+    peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 5)]))
+    assert len(content(peer, 1, 5)) == 5
+    peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
+    assert len(content(peer, 1, 15)) == 15
+
+
+def test_settings_are_acknowledged_before_anything_is_sent_by_them(server, connect):
+    """Clients count by their new windows from the acknowledgement on, and end the connection over a frame before it."""
+    peer = connect(server, preface=preface(initial_window_size=0))
+    peer.request(1)
+    peer.data(1, b"x" * 30, ends=True)
+    assert peer.is_alive()
+    peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
+    assert [peer.read().kind for _ in range(2)] == [frames.SETTINGS, frames.DATA]
+
+
+def test_frames_are_no_longer_than_the_peer_takes(server, connect):
+    peer = connect(server)
+    peer.request(1)
+    peer.data(1, b"x" * 40_000, ends=True)
+    sizes = []
+    while sum(sizes) < 40_000:
+        sizes.append(len(peer.until(frames.DATA).payload))
+    assert max(sizes) == frames.DEFAULT_FRAME_SIZE
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_a_window_may_not_exceed_31_bits(peer, stream):
+    peer.request(1, fields=HOLD)
+    peer.send(frames.window_update(stream, frames.MAX_WINDOW))
+    if stream:
+        assert peer.until(frames.RST_STREAM).number == ErrorCode.FLOW_CONTROL_ERROR
+        assert peer.is_alive()
+    else:
+        assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_settings_may_not_make_a_window_exceed_31_bits(peer):
+    peer.request(1, fields=HOLD)
+    peer.send(frames.window_update(1, frames.MAX_WINDOW - 65535))
+    peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 65536)]))
+    assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_more_content_than_a_streams_window_resets_it(serve, connect):
+    server = serve(Limits(stream_window=1000, window=1 << 20))
+    peer = connect(server)
+    server.loop.until(lambda: server.connections)
+    peer.request(1, fields=HOLD)
+    peer.data(1, b"x" * 1001)
+    assert peer.until(frames.RST_STREAM).number == ErrorCode.FLOW_CONTROL_ERROR
+    peer.request(3)
+    peer.data(3, b"x" * 1000, ends=True)
+    assert peer.answer(3)[1] == b"x" * 1000
+
+
+def test_more_content_than_the_connections_window_ends_it(serve, connect):
+    peer = connect(serve(Limits(window=100_000)))
+    for number in (1, 3):
+        peer.request(number, fields=HOLD)
+        peer.data(number, b"x" * 40_000)
+    peer.data(1, b"x" * 100_001)
+    assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_windows_are_opened_again_at_half_and_in_one_frame(serve, connect):
+    peer = connect(serve(Limits(stream_window=100_000, window=300_000)))
+    assert peer.until(frames.WINDOW_UPDATE)[2:] == (0, (300_000 - 65_535).to_bytes(4, "big"))
+    peer.request(1, fields=HOLD)
+    for _ in range(4):
+        peer.data(1, b"x" * 30_000)
+    peer.send(frames.ping(b"12345678"))
+    seen = []
+    while (frame := peer.read()).kind != frames.PING:
+        if frame.kind == frames.WINDOW_UPDATE:
+            seen.append((frame.stream, frame.number))
+    assert seen == [(1, 60_000), (1, 60_000)]
+    peer.data(1, b"x" * 40_000)
+    assert peer.until(frames.WINDOW_UPDATE, stream=0).number == 160_000
+
+
+def test_padding_counts_and_so_does_content_that_nobody_wants(serve, connect):
+    peer = connect(serve(Limits(window=100_000)))
+    peer.until(frames.WINDOW_UPDATE)
+    peer.request(1, fields=HOLD)
+    peer.send(frames.window_update(1, 0))
+    peer.until(frames.RST_STREAM)
+    for _ in range(3):
+        peer.send(frames.frame(frames.DATA, frames.PADDED, 1, b"\xff" + b"x" * 17_000 + bytes(255)))
+    assert peer.until(frames.WINDOW_UPDATE).number == 3 * (17_000 + 256)
+
+
+def test_a_stream_that_is_held_gets_no_window_until_it_is_let_go(serve, connect):
+    server = serve(Limits(stream_window=1000))
+    peer = connect(server)
+    peer.request(1, fields=HOLD)
+    server.loop.until(lambda: server.receivers)
+    stream = server.receivers[0].stream
+    server.loop.call(lambda: stream.connection.hold(stream, is_held=True))
+    peer.data(1, b"x" * 1000)
+    assert peer.is_alive()
+    server.loop.call(lambda: stream.connection.hold(stream, is_held=False))
+    assert peer.until(frames.WINDOW_UPDATE, stream=1).number == 1000
+
+
+def test_long_frames_are_read_straight_to_their_receiver(server, connect):
+    peer = connect(server, preface=preface(initial_window_size=1 << 24, max_frame_size=1 << 20))
+    peer.send(frames.window_update(0, 1 << 24))
+    sent = bytes(range(251)) * 4000
+    peer.request(1, fields=(*REQUEST, ("content-length", str(len(sent)))))
+    peer.data(1, sent, ends=True)
+    assert peer.answer(1)[1] == sent
+    assert server.receivers[0].direct > len(sent) // 2
+
+
+def test_streams_take_turns(server, connect):
+    """A long answer does not keep a short one waiting."""
+    peer = connect(server, preface=preface(initial_window_size=1 << 20, max_frame_size=1 << 20))
+    for number in (1, 3):
+        peer.request(number, fields=HOLD)
+        for _ in range(10):
+            peer.data(number, b"x" * 100_000)
+    server.loop.until(lambda: [len(receiver.content) for receiver in server.receivers] == [1_000_000] * 2)
+    server.release()
+    peer.send(frames.window_update(0, 1 << 21))
+    order = []
+    while order.count(1) < 3 or order.count(3) < 3:
+        order.append(peer.until(frames.DATA).stream)
+    changes = sum(a != b for a, b in pairwise(order))
+    assert changes >= 4
+
+
+def test_marks_tell_when_a_message_has_left(server, connect):
+    peer = connect(server, preface=preface(initial_window_size=10))
+    peer.request(1, fields=FLOW)
+    for piece in (b"12345", b"67890", b"abc"):
+        peer.data(1, piece)
+    server.loop.until(lambda: server.receivers and server.receivers[0].marks == [5, 10])
+    peer.send(frames.window_update(1, 2))
+    assert peer.is_alive()
+    assert server.receivers[0].marks == [5, 10]
+    peer.send(frames.window_update(1, 1))
+    server.loop.until(lambda: server.receivers[0].marks == [5, 10, 13])
+
+
+def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
+    """The socket fills; what the window allows beyond that waits here, and comes once the client reads."""
+    peer = connect(server, preface=preface(initial_window_size=1 << 30, max_frame_size=1 << 20))
+    peer.send(frames.window_update(0, 1 << 30))
+    peer.request(1, fields=FLOW)
+    piece = b"x" * 500_000
+    for _ in range(20):
+        peer.data(1, piece)
+    server.loop.until(lambda: server.receivers and len(server.receivers[0].content) == 20 * len(piece))
+    stream = server.receivers[0].stream
+    assert 0 < stream.unsent < 20 * len(piece)
+    assert len(content(peer, 1, 20 * len(piece))) == 20 * len(piece)
+    assert stream.unsent == 0
+
+
+def test_an_answer_before_the_end_of_its_request_tells_the_client_to_stop(server, peer):
+    peer.request(1, fields=HOLD)
+    server.loop.until(lambda: server.receivers)
+    server.release()
+    assert peer.until(frames.HEADERS).stream == 1
+    reset = peer.until(frames.RST_STREAM)
+    assert (reset.stream, reset.number) == (1, ErrorCode.NO_ERROR)
+    peer.data(1, b"late", ends=True)
+    assert peer.is_alive()

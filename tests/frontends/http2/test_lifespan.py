@@ -1,0 +1,141 @@
+"""Silence, pings, age and the orderly end of connections."""
+
+from __future__ import annotations
+
+import pytest
+from frontends.http2.peer import REQUEST
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.frames import ErrorCode
+
+HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
+
+
+def test_an_orderly_end_takes_two_steps_and_answers_what_came_between(server, peer):
+    peer.request(1, fields=HOLD, ends=True)
+    server.loop.until(lambda: server.receivers)
+    server.drain()
+    first = peer.away()
+    assert (first.last, first.code) == (frames.MAX_STREAM, ErrorCode.NO_ERROR)
+    ping = peer.until(frames.PING)
+    peer.request(3, fields=HOLD, ends=True)
+    peer.send(frames.ping(ping.payload, is_answer=True))
+    assert peer.away().last == 3
+    peer.request(5, ends=True)
+    refused = peer.until(frames.RST_STREAM)
+    assert (refused.stream, refused.number) == (5, ErrorCode.REFUSED_STREAM)
+    server.release()
+    for number in (1, 3):
+        assert peer.until(frames.HEADERS, stream=number)
+    assert peer.ended()
+
+
+def test_the_last_stream_that_is_answered_is_told_once(server, peer):
+    """It must not become greater (RFC 9113, 6.8), whatever the client says."""
+    peer.request(1, fields=HOLD, ends=True)
+    assert peer.is_alive()
+    server.drain()
+    peer.away()
+    answer = frames.ping(peer.until(frames.PING).payload, is_answer=True)
+    peer.send(answer)
+    assert peer.away().last == 1
+    peer.request(3, ends=True)
+    peer.send(answer)
+    assert peer.is_alive()
+    peer.send(frames.window_update(0, 0))
+    assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+
+
+def test_an_idle_connection_ends_at_once(server, peer):
+    server.loop.until(lambda: server.connections)
+    assert peer.is_alive()
+    server.drain()
+    ping = peer.until(frames.PING)
+    peer.send(frames.ping(ping.payload, is_answer=True))
+    assert peer.away().last == 0
+    assert peer.ended()
+
+
+def test_what_is_being_answered_when_the_client_goes_is_cancelled(server, peer):
+    for number in (1, 3):
+        peer.request(number, fields=HOLD)
+    server.loop.until(lambda: len(server.receivers) == 2)
+    peer.close()
+    server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
+    server.loop.until(lambda: not server.connections)
+
+
+def test_a_reset_cancels_one_stream(server, peer):
+    for number in (1, 3):
+        peer.request(number, fields=HOLD, ends=True)
+    peer.send(frames.reset(1, ErrorCode.CANCEL))
+    assert peer.is_alive()
+    assert [receiver.is_cancelled for receiver in server.receivers] == [True, False]
+    server.release()
+    assert peer.until(frames.HEADERS).stream == 3
+
+
+def test_a_silent_client_is_pinged_and_one_that_answers_stays(serve, connect):
+    peer = connect(
+        serve(keepalive_time=0.05, keepalive_timeout=10, keepalive_without_calls=True, max_pings_without_data=0)
+    )
+    for _ in range(3):
+        ping = peer.until(frames.PING)
+        peer.send(frames.ping(ping.payload, is_answer=True))
+    assert peer.is_alive()
+
+
+def test_a_client_that_does_not_answer_a_ping_is_let_go(serve, connect):
+    peer = connect(serve(keepalive_time=0.05, keepalive_timeout=0.05, keepalive_without_calls=True))
+    peer.until(frames.PING)
+    assert peer.ended()
+
+
+def test_without_calls_nobody_is_pinged_unless_that_is_permitted(serve, connect):
+    server = serve(keepalive_time=0.02, keepalive_timeout=0.02)
+    idle, busy = connect(server), connect(server)
+    busy.request(1, fields=HOLD)
+    busy.until(frames.PING)
+    assert idle.is_alive()
+
+
+def test_only_so_many_pings_are_sent_without_data(serve, connect):
+    server = serve(keepalive_time=0.02, keepalive_without_calls=True, max_pings_without_data=2)
+    peer = connect(server)
+    for _ in range(2):
+        peer.send(frames.ping(peer.until(frames.PING).payload, is_answer=True))
+    peer.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        peer.until(frames.PING)
+
+
+def strikes(peer, count):
+    for _ in range(count):
+        peer.send(frames.ping(bytes(8)))
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_pings_that_come_too_fast_are_strikes(serve, connect, calls):
+    interval = 300 if calls else 0
+    peer = connect(serve(max_ping_strikes=2, min_ping_interval=interval))
+    if calls:
+        peer.request(1, fields=HOLD)
+    strikes(peer, 4)
+    away = peer.away()
+    assert (away.code, away.text) == (ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+
+def test_data_between_pings_forgives_them(serve, connect):
+    peer = connect(serve(max_ping_strikes=2))
+    for number in range(1, 21, 2):
+        strikes(peer, 2)
+        peer.request(number, ends=True)
+        peer.answer(number)
+
+
+def test_a_connection_ends_at_its_greatest_age_and_its_calls_a_grace_later(serve, connect):
+    server = serve(max_age=0.05, max_age_grace=0.1)
+    peer = connect(server)
+    peer.request(1, fields=HOLD, ends=True)
+    assert peer.away().last == frames.MAX_STREAM
+    assert peer.ended()
+    server.loop.until(lambda: server.receivers[0].is_cancelled)

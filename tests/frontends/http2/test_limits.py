@@ -1,0 +1,112 @@
+"""What one client may ask for, and how fast: beyond that it is sent away, and nobody else notices."""
+
+from __future__ import annotations
+
+import pytest
+from frontends.http2.peer import REQUEST
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.frames import ErrorCode, Setting
+from naiad.frontends.http2.limits import Allowance, Limits
+
+HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
+CALM = ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_an_allowance_is_so_many_at_once_and_so_many_per_second():
+    allowance = Allowance(3, 2, now=10)
+    assert [allowance.take(10) for _ in range(4)] == [True, True, True, False]
+    assert [allowance.take(11) for _ in range(3)] == [True, True, False]
+    assert [allowance.take(100) for _ in range(4)] == [True, True, True, False]
+
+
+FEW = Limits(resets=20, resets_per_second=0, oddities=20, oddities_per_second=0)
+
+FLOODS = {
+    "pings": frames.ping(bytes(8)),
+    "settings": frames.settings(()),
+    "priorities": frames.frame(frames.PRIORITY, 0, 5, bytes(5)),
+    "frames of unknown kinds": frames.frame(0x77, 0, 0, b"x"),
+    "empty DATA": frames.frame(frames.DATA, 0, 1),
+    "padding alone": frames.frame(frames.DATA, frames.PADDED, 1, b"\x03" + bytes(3)),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_frames_that_bring_nothing_are_counted(serve, connect, name):
+    server = serve(FEW)
+    peer, other = connect(server), connect(server)
+    peer.request(1, fields=HOLD)
+    peer.send(FLOODS[name] * 40)
+    away = peer.away()
+    assert (away.code, away.text) == (CALM, "too many frames that bring nothing")
+    assert other.is_alive()
+
+
+def test_streams_opened_and_reset_too_fast_end_the_connection(serve, connect):
+    """CVE-2023-44487."""
+    server = serve(FEW)
+    peer = connect(server)
+    for number in range(1, 61, 2):
+        peer.request(number, fields=HOLD)
+        peer.send(frames.reset(number, ErrorCode.CANCEL))
+    assert peer.away().code == CALM
+    server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
+    assert len(server.receivers) == 21
+
+
+def test_streams_that_the_client_has_reset_by_its_errors_count_too(serve, connect):
+    """CVE-2025-8671."""
+    peer = connect(serve(FEW))
+    for number in range(1, 61, 2):
+        peer.request(number, fields=HOLD)
+        peer.send(frames.window_update(number, 0))
+    assert peer.away() == (41, CALM, "too many streams with errors")
+
+
+def test_all_calls_of_a_client_may_be_taken_back_at_once(server, peer):
+    count = 3000
+    for number in range(1, 2 * count, 2):
+        peer.request(number, fields=HOLD)
+    for number in range(1, 2 * count, 2):
+        peer.send(frames.reset(number, ErrorCode.CANCEL))
+    assert peer.is_alive()
+    assert sum(receiver.is_cancelled for receiver in server.receivers) == count
+
+
+def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(serve, connect):
+    server = serve(Limits(streams=2))
+    peer = connect(server)
+    assert (Setting.MAX_CONCURRENT_STREAMS, 2) in frames.read_settings(peer.until(frames.SETTINGS).payload)
+    for number in (1, 3, 5):
+        peer.request(number, fields=HOLD, ends=True)
+    refused = peer.until(frames.RST_STREAM)
+    assert (refused.stream, refused.number) == (5, ErrorCode.REFUSED_STREAM)
+    server.release()
+    for number in (1, 3):
+        assert peer.until(frames.HEADERS, stream=number)
+
+
+@pytest.mark.parametrize("piece", [b"", b"\x82"])
+def test_a_block_that_does_not_end_ends_the_connection(serve, connect, piece):
+    peer = connect(serve())
+    more = frames.frame(frames.CONTINUATION, 0, 1, piece)
+    peer.send(frames.frame(frames.HEADERS, 0, 1, b"\x82"), more * 100)
+    away = peer.away()
+    assert (away.code, away.text) == (CALM, "a block of fields that does not end")
+
+
+def test_a_block_that_is_too_long_ends_the_connection(peer):
+    peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, bytes(70_000)))
+    assert peer.away().code == CALM
+
+
+def test_a_small_block_of_many_fields_ends_the_connection(peer):
+    """Each byte names a field of 4,000 bytes that was sent once."""
+    peer.request(1, fields=(*REQUEST, ("big", "x" * 4000)))
+    peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 3, b"\xbe" * 60_000))
+    assert peer.away().code == CALM
+
+
+def test_a_client_that_says_nothing_is_let_go(serve, connect):
+    peer = connect(serve(Limits(handshake_seconds=0.05)), preface=b"PRI")
+    assert peer.ended()

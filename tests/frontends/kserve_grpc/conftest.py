@@ -1,0 +1,61 @@
+"""A gRPC frontend over the fake engine, on a free port, for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from fakes.engine import FakeEngine
+from fakes.serving import LoopThread
+from naiad.frontends.kserve_grpc.server import GrpcFrontend
+from naiad.frontends.kserve_grpc.settings import GrpcSettings
+from tritonclient.grpc import InferenceServerClient
+
+
+@dataclass
+class Served:
+    """A running frontend."""
+
+    engine: FakeEngine
+    frontend: GrpcFrontend
+    loop: LoopThread
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[LoopThread]:
+    # One loop for all tests: grpcio keeps watching every loop it has ever seen, closed or not.
+    with LoopThread() as thread:
+        yield thread
+
+
+@pytest.fixture
+def serve(loop: LoopThread) -> Iterator[Callable[..., Served]]:
+    frontends: list[GrpcFrontend] = []
+
+    def start(settings: GrpcSettings | None = None, port: int = 0) -> Served:
+        engine = FakeEngine()
+        frontend = GrpcFrontend(engine, address="127.0.0.1", port=port, settings=settings)
+        bound = loop.run(frontend.start())
+        frontends.append(frontend)
+        return Served(engine, frontend, loop, bound)
+
+    yield start
+    for frontend in frontends:
+        loop.run(frontend.stop(0))
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    return serve()
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(served.url) as client:
+        yield client

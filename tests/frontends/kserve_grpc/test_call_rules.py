@@ -1,0 +1,348 @@
+"""Calls as bytes: what clients' libraries never send or never show. Statuses are gRPC's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import struct
+import zlib
+from urllib.parse import unquote
+
+import pytest
+from frontends.http2.peer import Peer
+from naiad.errors import InvalidRequestError
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.frames import ErrorCode, Setting
+from naiad.frontends.kserve_grpc import stream_call
+from naiad.frontends.kserve_grpc.prefixed import MessageReader
+from naiad.frontends.status import GrpcStatus
+from tritonclient.grpc import service_pb2
+
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def fields(path=LIVE, **changes):
+    given = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        "te": "trailers",
+        "content-type": "application/grpc",
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    return [(name, value) for name, value in given.items() if value is not None]
+
+
+def prefixed(message=b"", flag=0, size=None):
+    return struct.pack(">BL", flag, len(message) if size is None else size) + message
+
+
+def infer_request(model="identity", size=1, identity=""):
+    name, datatype = ("IN", "INT32") if model == "repeat" else ("INPUT0", "FP32")
+    request = service_pb2.ModelInferRequest(model_name=model, id=identity)
+    request.inputs.add(name=name, datatype=datatype, shape=[size])
+    request.raw_input_contents.append(bytes(4 * size) if model != "repeat" else struct.pack("<i", size))
+    if model == "repeat":
+        request.inputs[0].shape[0] = 1
+    return request.SerializeToString()
+
+
+@pytest.fixture
+def peer(served):
+    with contextlib.closing(Peer(served.port)) as peer:
+        yield peer
+
+
+@pytest.fixture
+def connect(served):
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(contextlib.closing(Peer(served.port, **options)))
+
+
+EMPTY = prefixed()
+
+
+def ask(peer, content=EMPTY, stream=1, **options):
+    peer.request(stream, fields=fields(**options))
+    if content is not None:
+        peer.data(stream, content, ends=True)
+    return peer.answer(stream)
+
+
+def status(answer):
+    """Status and text, whether they came alone or behind something."""
+    first, _, last = answer
+    found = last or first
+    return GrpcStatus(int(found["grpc-status"])).name, found.get("grpc-message", "")
+
+
+def test_an_answer_is_fields_a_message_and_a_status(peer):
+    assert ask(peer) == (
+        {":status": "200", "content-type": "application/grpc", "grpc-accept-encoding": "identity, deflate, gzip"},
+        prefixed(b"\x08\x01"),
+        {"grpc-status": "0"},
+    )
+
+
+def test_an_error_is_fields_alone_and_its_text_is_percent_encoded(served, peer):
+    def answer(engine, request, sink):
+        raise ZeroDivisionError("50 % ünïcode\n")
+
+    served.engine.models["identity"].answer = answer
+    first, content, last = ask(peer, prefixed(infer_request()), path=INFER)
+    assert (content, last) == (b"", {})
+    assert first == {
+        ":status": "200",
+        "content-type": "application/grpc",
+        "grpc-status": "2",
+        "grpc-message": "Unexpected <class 'ZeroDivisionError'>: 50 %25 %C3%BCn%C3%AFcode%0A",
+    }
+
+
+def test_an_error_keeps_the_spaces_around_its_text(served, peer):
+    def answer(engine, request, sink):
+        raise InvalidRequestError("  two before, one behind ")
+
+    served.engine.models["identity"].answer = answer
+    text = status(ask(peer, prefixed(infer_request()), path=INFER))[1]
+    assert text == "%20 two before, one behind%20"
+    assert unquote(text) == "  two before, one behind "
+
+
+@pytest.mark.parametrize("timeout", ["99999999H", "99999999S", "1H", "9999999M"])
+def test_a_call_may_take_very_long(peer, timeout):
+    assert status(ask(peer, grpc_timeout=timeout)) == ("OK", "")
+
+
+@pytest.mark.parametrize("timeout", ["0S", "1n", "0H", "00000001u"])
+def test_a_deadline_may_be_over_at_once(served, peer, timeout):
+    answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout=timeout)
+    assert status(answer)[0] == "DEADLINE_EXCEEDED"
+
+
+@pytest.mark.parametrize("timeout", ["", "S", "1", "-1S", "1.5S", "1s", "1 S", "123456789n", "1SS"])
+def test_a_deadline_that_is_none_is_refused(peer, timeout):
+    name, text = status(ask(peer, None, grpc_timeout=timeout))
+    assert (name, text.partition(":")[0]) == ("INTERNAL", "malformed grpc-timeout")
+
+
+@pytest.mark.parametrize(
+    ("changes", "http", "expected"),
+    [
+        ({"content_type": "text/plain"}, "415", "INVALID_ARGUMENT"),
+        ({"content_type": None}, "415", "INVALID_ARGUMENT"),
+        ({"content_type": "application/grpc-web"}, "415", "INVALID_ARGUMENT"),
+        ({":method": "GET"}, "405", "INTERNAL"),
+        ({"path": "/inference.GRPCInferenceService/Nope"}, "200", "UNIMPLEMENTED"),
+        ({"path": "/"}, "200", "UNIMPLEMENTED"),
+        ({"grpc_timeout": "1"}, "200", "INTERNAL"),
+        ({"grpc_timeout": "123456789S"}, "200", "INTERNAL"),
+        ({"grpc_encoding": "snappy"}, "200", "UNIMPLEMENTED"),
+        ({"padding": "x" * 17_000}, "200", "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_calls_that_are_none_are_refused_before_their_message(peer, changes, http, expected):
+    first, _, _ = answer = ask(peer, None, **changes)
+    assert (first[":status"], status(answer)[0]) == (http, expected)
+    assert status(answer)[1]
+    assert peer.until(frames.RST_STREAM).number == ErrorCode.NO_ERROR
+    assert status(ask(peer, stream=3)) == ("OK", "")
+
+
+def test_of_several_messages_the_first_is_taken(peer):
+    """So does Triton 2.51."""
+    assert status(ask(peer, prefixed() + prefixed(b"\xff"))) == ("OK", "")
+
+
+@pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8", "Application/GRPC"])
+def test_content_types_may_say_more(peer, kind):
+    assert status(ask(peer, content_type=kind)) == ("OK", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "INTERNAL"),
+        (prefixed(b"abc", size=4), "INTERNAL"),
+        (b"\x00\x00", "INTERNAL"),
+        (prefixed(flag=1), "INTERNAL"),
+        (prefixed(flag=2), "INTERNAL"),
+        (prefixed(b"\xff\xff"), "INTERNAL"),
+        (prefixed(size=2**31), "RESOURCE_EXHAUSTED"),
+    ],
+)
+@pytest.mark.parametrize("path", [LIVE, INFER])
+def test_content_that_is_no_message_is_an_error(peer, content, expected, path):
+    name, text = status(ask(peer, content, path=path))
+    assert name == expected
+    assert text
+    assert status(ask(peer, stream=3)) == ("OK", "")
+
+
+def test_a_message_may_come_in_any_pieces(peer):
+    message = prefixed(infer_request(size=100, identity="x"))
+    for number, step in ((1, 1), (3, 7), (5, 300)):
+        peer.request(number, fields=fields(INFER))
+        for start in range(0, len(message), step):
+            peer.data(number, message[start : start + step])
+        peer.data(number, b"", ends=True)
+        assert status(peer.answer(number)) == ("OK", "")
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_messages_are_unpacked_each_for_itself(peer, name, pack):
+    packed = pack(infer_request(size=1000))
+    assert status(ask(peer, prefixed(packed, flag=1), path=INFER, grpc_encoding=name)) == ("OK", "")
+    assert status(ask(peer, prefixed(infer_request()), stream=3, path=INFER, grpc_encoding=name)) == ("OK", "")
+    broken = status(ask(peer, prefixed(packed[:-9], flag=1), stream=5, path=INFER, grpc_encoding=name))
+    assert broken[0] == "INTERNAL"
+    assert f"algorithm {name}" in broken[1]
+
+
+def test_a_deadline_ends_the_call_and_takes_its_request_back(served, peer):
+    answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout="300m")
+    assert status(answer) == ("DEADLINE_EXCEEDED", "Deadline Exceeded")
+    served.loop.until(lambda: served.engine.cancelled)
+    answer = ask(peer, prefixed(infer_request("held")), stream=3, path=STREAM, grpc_timeout="300000u")
+    assert status(answer)[0] == "DEADLINE_EXCEEDED"
+
+
+def test_what_is_begun_is_done_though_its_client_waits_no_more(served, peer):
+    """Loads take longer than some clients have patience."""
+    begun, may_go_on, done = [], asyncio.Event(), []
+
+    async def load(name, parameters):
+        begun.append(name)
+        await may_go_on.wait()
+        done.append(name)
+
+    served.engine.load = load
+    path = "/inference.GRPCInferenceService/RepositoryModelLoad"
+    content = prefixed(service_pb2.RepositoryModelLoadRequest(model_name="slow").SerializeToString())
+    assert status(ask(peer, content, path=path, grpc_timeout="50m"))[0] == "DEADLINE_EXCEEDED"
+    peer.request(3, fields=fields(path))
+    peer.data(3, content, ends=True)
+    served.loop.until(lambda: len(begun) == 2)
+    peer.close()
+    served.loop.until(lambda: not served.frontend._connections)
+    served.loop.call(may_go_on.set)
+    served.loop.until(lambda: len(done) == 2)
+
+
+def test_a_reset_takes_the_request_back(served, peer):
+    for number, path in ((1, INFER), (3, STREAM)):
+        peer.request(number, fields=fields(path))
+        peer.data(number, prefixed(infer_request("held")), ends=True)
+    served.loop.until(lambda: len(served.engine.held) == 2)
+    peer.send(frames.reset(1, ErrorCode.CANCEL), frames.reset(3, ErrorCode.CANCEL))
+    served.loop.until(lambda: len(served.engine.cancelled) == 2)
+    assert status(ask(peer, stream=5)) == ("OK", "")
+
+
+def buffers():
+    """What readers of messages refer to."""
+    readers = [each for each in gc.get_objects() if isinstance(each, MessageReader)]
+    return gc.get_referents(*readers)
+
+
+def test_half_a_message_goes_with_its_call(served, peer):
+    """Its call is part of a cycle, and collections are rare."""
+    gc.collect()
+    gc.disable()
+    try:
+        for number, path in ((1, STREAM), (3, INFER)):
+            peer.request(number, fields=fields(path))
+            peer.data(number, prefixed(bytes(100_000), size=1_000_000))
+        assert peer.is_alive()
+        assert sum(isinstance(each, bytearray) and len(each) == 1_000_000 for each in buffers()) == 2
+        peer.send(frames.reset(1, ErrorCode.CANCEL), frames.reset(3, ErrorCode.CANCEL))
+        assert peer.is_alive()
+        assert not any(isinstance(each, bytearray) and len(each) == 1_000_000 for each in buffers())
+    finally:
+        gc.enable()
+
+
+def test_an_end_of_the_connection_takes_all_requests_back(served, peer):
+    for number in range(1, 41, 2):
+        peer.request(number, fields=fields(INFER))
+        peer.data(number, prefixed(infer_request("held")), ends=True)
+    served.loop.until(lambda: len(served.engine.held) == 20)
+    peer.close()
+    served.loop.until(lambda: len(served.engine.cancelled) == 20)
+
+
+def test_a_thousand_calls_at_once_on_one_connection_are_answered(served, peer):
+    numbers = range(1, 2001, 2)
+    for number in numbers:
+        peer.request(number, fields=fields(INFER))
+        peer.data(number, prefixed(infer_request("held", identity=str(number))), ends=True)
+    served.loop.until(lambda: len(served.engine.held) == 1000)
+    served.loop.call(served.engine.release)
+    seen, ended = {}, set()
+    while len(ended) < 1000:
+        frame = peer.read()
+        if frame.kind == frames.DATA:
+            seen[frame.stream] = service_pb2.ModelInferResponse.FromString(frame.payload[5:]).id
+        elif frame.flags & frames.END_STREAM and frame.kind == frames.HEADERS:
+            ended.add(frame.stream)
+    assert seen == {number: str(number) for number in numbers}
+
+
+def test_a_client_that_does_not_read_its_stream_holds_its_model_back(served, connect):
+    """Responses are told as taken only as far as they could be sent."""
+    model = served.engine.models["repeat"]
+    at_once = model.answer
+    model.answer = lambda *arguments: asyncio.get_running_loop().call_soon(at_once, *arguments)
+    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
+    peer.request(1, fields=fields(STREAM))
+    peer.data(1, prefixed(infer_request("repeat", 50)))
+    content = b""
+    while len(content) < 100:
+        content += peer.until(frames.DATA).payload
+    assert served.loop.call(lambda: sum(served.engine.taken_counts.values())) < 5
+    peer.send(frames.window_update(1, 1 << 20), frames.window_update(0, 1 << 20))
+    while content.count(b"repeat") < 50:
+        content += peer.until(frames.DATA).payload
+    served.loop.until(lambda: sum(served.engine.taken_counts.values()) == 50)
+
+
+def test_requests_of_a_client_that_does_not_read_wait(served, connect):
+    """Plain responses are not held back by the model: the stream takes no more requests instead."""
+    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+    peer.request(1, fields=fields(STREAM))
+    message = prefixed(infer_request(size=100_000))
+    for _ in range(30):
+        peer.data(1, message)
+    assert peer.is_alive()
+    taken = len(served.engine.requests)
+    assert taken < 15
+    peer.send(frames.window_update(1, 1 << 28), frames.window_update(0, 1 << 28))
+    received = 0
+    while received < 30 * 400_000:
+        received += len(peer.until(frames.DATA).payload)
+    assert len(served.engine.requests) == 30
+    peer.data(1, b"", ends=True)
+    assert peer.fields(peer.until(frames.HEADERS).payload) == {"grpc-status": "0"}
+
+
+def test_requests_in_flight_are_no_more_than_what_their_answers_may_take(served, connect, monkeypatch):
+    """All of these may come while the client does not read."""
+    monkeypatch.setattr(stream_call, "_MOST_EXPECTED", 1_000_000)
+    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
+    peer.send(frames.window_update(0, 1 << 28))
+    peer.request(1, fields=fields(STREAM))
+    for _ in range(10):
+        peer.data(1, prefixed(infer_request("held", size=100_000)))
+    peer.data(1, b"", ends=True)
+    assert peer.is_alive()
+    assert len(served.engine.requests) == 3
+    served.loop.call(served.engine.release)
+    received = b""
+    while (frame := peer.read()).kind != frames.HEADERS or not frame.flags & frames.END_STREAM:
+        received += frame.payload if frame.kind == frames.DATA else b""
+    assert len(received) > 10 * 400_000
+    assert len(served.engine.requests) == 10

@@ -1,0 +1,112 @@
+"""Cutting raw tensors out of messages and putting them in gives what protobuf would."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naiad.frontends.kserve_grpc import framing
+from tritonclient.grpc import service_pb2
+
+RAW = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+
+
+def _request(name, identity, raws, shape, number, real):
+    request = service_pb2.ModelInferRequest(model_name=name, id=identity, raw_input_contents=raws)
+    tensor = request.inputs.add(name=name, datatype="FP32", shape=shape)
+    tensor.contents.fp64_contents.append(real)
+    request.parameters["priority"].uint64_param = number
+    return request
+
+
+requests = st.builds(
+    _request,
+    st.text(max_size=200),
+    st.text(max_size=5),
+    st.lists(st.binary(max_size=300), max_size=4),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+    st.integers(0, 2**64 - 1),
+    st.floats(allow_nan=False),
+)
+
+
+@given(requests)
+def test_cutting_out_leaves_the_rest_and_gives_the_values_in_order(request_):
+    rest, values = framing.cut_out(request_.SerializeToString(), RAW)
+
+    assert [bytes(value) for value in values] == list(request_.raw_input_contents)
+    request_.ClearField("raw_input_contents")
+    assert service_pb2.ModelInferRequest.FromString(rest) == request_
+
+
+@given(requests)
+def test_appending_is_what_protobuf_would_have_written(request_):
+    expected = request_.SerializeToString(deterministic=True)
+    raws = list(request_.raw_input_contents)
+    request_.ClearField("raw_input_contents")
+
+    made = framing.with_field(request_.SerializeToString(deterministic=True), RAW, raws)
+    assert b"".join(made) == expected
+
+
+def test_values_between_other_fields_are_found():
+    first = service_pb2.ModelInferRequest(raw_input_contents=[b"a"]).SerializeToString()
+    middle = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
+    second = service_pb2.ModelInferRequest(raw_input_contents=[b"", b"b"]).SerializeToString()
+
+    rest, values = framing.cut_out(first + middle + second, RAW)
+
+    assert [bytes(v) for v in values] == [b"a", b"", b"b"]
+    assert rest == middle
+
+
+def test_views_point_into_the_message_and_are_no_copies():
+    message = service_pb2.ModelInferRequest(raw_input_contents=[b"x" * 1000]).SerializeToString()
+    _, (view,) = framing.cut_out(message, RAW)
+    assert view.obj is message
+
+
+def test_fixed_size_fields_are_stepped_over():
+    message = b"\x09" + b"8 bytes!" + b"\x15" + b"4byt" + b"\x3a\x01z"  # fields 1 and 2, then 7
+    rest, values = framing.cut_out(message, RAW)
+    assert [bytes(v) for v in values] == [b"z"]
+    assert rest == message[:14]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"\x3a\x05abc", "a field at byte 0 reaches beyond the message's 5 bytes"),
+        (b"\x3a", "the message ends within a number at byte 1"),
+        (b"\x08\xff", "the message ends within a number at byte 2"),
+        (b"\x08" + b"\xff" * 10 + b"\x01", "longer than ten bytes"),
+        (b"\x0b", "wire type 3 before byte 1"),
+        (b"\x09short", "a field at byte 0 reaches beyond the message's 6 bytes"),
+    ],
+)
+def test_what_is_no_message_is_refused(message, reason):
+    with pytest.raises(framing.FramingError, match=reason):
+        framing.cut_out(message, RAW)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_cut_or_refused_but_never_lost(data):
+    try:
+        rest, values = framing.cut_out(data, RAW)
+    except framing.FramingError:
+        return
+    assert len(rest) + sum(map(len, values)) <= len(data)
+
+
+def test_views_of_other_element_types_are_appended_by_their_bytes():
+    view = memoryview(bytearray(8)).cast("f")
+    empty = np.empty((0, 3), np.float32).data
+    message = b"".join(framing.with_field(b"", RAW, [view, empty, bytearray(b"q")]))
+    assert list(service_pb2.ModelInferRequest.FromString(message).raw_input_contents) == [bytes(8), b"", b"q"]
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31 - 1, 2**63])
+def test_varints_are_those_of_protobuf(value):
+    message = service_pb2.StatisticDuration(ns=value).SerializeToString()
+    assert message == (b"\x10" + framing.encode_varint(value) if value else b"")

@@ -1,0 +1,264 @@
+"""The logic of a stream without a transport: order, marks, errors, cancellation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes.engine import FakeEngine
+from naiad.errors import Code
+from naiad.frontends.kserve_grpc.gate import SHUTTING_DOWN, Gate
+from naiad.frontends.kserve_grpc.stream import InferStream
+from naiad.protocol.inference import InferResponse
+from tritonclient.grpc import service_pb2 as wire
+
+
+class Stream:
+    """A stream over the fake engine; `sent` empties it."""
+
+    def __init__(self, **options):
+        self.engine = FakeEngine()
+        self.gate = Gate()
+        self.wakes = 0
+        self.stream = InferStream(self.engine, self.gate, self._wake, **options)
+
+    def _wake(self):
+        self.wakes += 1
+
+    def ask(self, model, identity, value=1.0, empty_final=False, version="", **parameters):
+        request = wire.ModelInferRequest(model_name=model, id=identity, model_version=version)
+        name, dtype, datatype = ("IN", np.int32, "INT32") if model == "repeat" else ("INPUT0", np.float32, "FP32")
+        request.inputs.add(name=name, datatype=datatype, shape=[1])
+        request.raw_input_contents.append(np.array([value], dtype).tobytes())
+        if empty_final:
+            request.parameters["triton_enable_empty_final_response"].bool_param = True
+        self.stream.feed(request.SerializeToString())
+
+    def sent(self):
+        messages = [wire.ModelStreamInferResponse.FromString(m) for m, _ in self.stream.outgoing]
+        self.stream.outgoing.clear()
+        return messages
+
+    def summary(self):
+        """(id, final mark, error) of each message."""
+        return [
+            (
+                m.infer_response.id,
+                m.infer_response.parameters["triton_final_response"].bool_param
+                if "triton_final_response" in m.infer_response.parameters
+                else None,
+                m.error_message,
+            )
+            for m in self.sent()
+        ]
+
+
+def test_a_plain_request_has_one_response_and_it_is_the_last():
+    stream = Stream()
+    stream.ask("identity", "a")
+    assert stream.summary() == [("a", True, "")]
+    assert stream.wakes
+    assert stream.stream.is_idle
+
+
+def test_plain_responses_leave_in_the_order_of_the_requests():
+    stream = Stream()
+    stream.ask("held", "first")
+    stream.ask("identity", "second")
+    stream.ask("held", "third")
+    assert stream.summary() == []
+
+    stream.engine.release()  # answers the third before the first
+
+    assert [identity for identity, _, _ in stream.summary()] == ["first", "second", "third"]
+
+
+def test_decoupled_responses_overtake_waiting_plain_ones():
+    stream = Stream()
+    stream.ask("held", "slow")
+    stream.ask("repeat", "fast", 2)
+    assert stream.summary() == [("fast", False, ""), ("fast", False, "")]
+    stream.engine.release()
+    assert stream.summary() == [("slow", True, "")]
+
+
+def test_an_empty_final_response_is_sent_only_where_asked_for():
+    stream = Stream()
+    stream.ask("repeat", "a", 1)
+    stream.ask("repeat", "b", 1, empty_final=True)
+    stream.ask("repeat", "c", 0, empty_final=True)
+    stream.ask("identity", "d", empty_final=True)
+    assert stream.summary() == [("a", False, ""), ("b", False, ""), ("b", True, ""), ("c", True, ""), ("d", True, "")]
+
+
+def test_a_response_that_ends_its_request_is_marked_itself():
+    stream = Stream()
+
+    def answer(engine, request, sink):
+        sink.send(InferResponse(request.model_name, 1, request.request_id), False)
+        sink.send(InferResponse(request.model_name, 1, request.request_id), True)
+
+    stream.engine.models["repeat"].answer = answer
+    stream.ask("repeat", "a", empty_final=True)
+    assert stream.summary() == [("a", False, ""), ("a", True, "")]
+
+
+def test_the_mark_is_on_the_last_plain_response_even_if_the_end_comes_separately():
+    stream = Stream()
+
+    def answer(engine, request, sink):
+        sink.send(InferResponse(request.model_name, 1, request.request_id), False)
+        sink.send(None, True)
+
+    stream.engine.models["identity"].answer = answer
+    stream.ask("identity", "a")
+    assert stream.summary() == [("a", True, "")]
+
+
+def test_errors_are_messages_and_the_stream_goes_on():
+    stream = Stream()
+    stream.ask("nope", "a")
+    stream.ask("identity", "b", version="x")
+    stream.ask("failing", "c")
+    stream.ask("identity", "d")
+    messages = stream.sent()
+    assert [(m.infer_response.id, m.error_message[:40]) for m in messages] == [
+        ("a", "Request for unknown model: 'nope' is not"),
+        ("b", "failed to get model version from specifi"),
+        ("c", "Failed to process the request(s) for mod"),
+        ("d", ""),
+    ]
+    # Refused before the model, a request is answered with its id alone; an error of the model carries the mark.
+    assert messages[0].infer_response == wire.ModelInferResponse(id="a")
+    assert messages[2].infer_response.model_name == "failing"
+    assert messages[2].infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_errors_of_plain_requests_keep_the_order_too():
+    stream = Stream()
+    stream.ask("held", "a")
+    stream.ask("nope", "b")
+    stream.ask("failing", "c")
+    assert stream.summary() == []
+    stream.engine.release()
+    assert [identity for identity, _, _ in stream.summary()] == ["a", "b", "c"]
+
+
+def test_an_error_of_a_decoupled_model_ends_its_request():
+    stream = Stream()
+    stream.ask("repeat", "a", -1, empty_final=True)
+    assert stream.summary() == [("a", False, ""), ("a", True, "the model gave up")]
+
+
+def test_a_refused_request_to_a_decoupled_model_is_answered_at_once():
+    stream = Stream()
+    stream.ask("held", "slow")
+    request = wire.ModelInferRequest(model_name="repeat", id="b", inputs=[{"name": "IN", "datatype": "INT32"}])
+    stream.stream.feed(request.SerializeToString())
+    assert stream.summary() == [("b", None, "unable to find data for input tensor 'IN' for model 'repeat' in request.")]
+
+
+def test_bytes_that_are_no_message_are_an_error_without_an_id():
+    stream = Stream()
+    stream.stream.feed(b"\xff\xff")
+    assert stream.summary() == [("", None, "Unable to parse request")]
+
+
+def test_a_stream_is_finished_when_nothing_more_can_come():
+    stream = Stream()
+    stream.ask("held", "a")
+    stream.stream.end_of_requests()
+    assert not stream.stream.is_finished
+    stream.engine.release()
+    assert not stream.stream.is_finished
+    stream.sent()
+    assert stream.stream.is_finished
+
+
+def test_cancelling_takes_back_what_is_in_flight_and_drops_what_comes_later():
+    stream = Stream()
+    stream.engine.cancel = stream.engine.cancelled.append  # one that cannot take it back
+    stream.ask("held", "a")
+    stream.ask("identity", "b")
+    stream.ask("held", "c")
+    tickets = set(stream.engine.held)
+
+    stream.stream.cancel()
+    stream.engine.release()
+
+    assert set(stream.engine.cancelled) == tickets
+    assert stream.summary() == []
+
+
+def test_cancelling_counts_requests_out_once():
+    stream = Stream()
+    stream.ask("held", "a")
+    stream.stream.cancel()
+    assert repr(stream.gate) == "<Gate open inside=0>"
+    stream.stream.cancel()
+    assert repr(stream.gate) == "<Gate open inside=0>"
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "code"),
+    [("nope", 1, Code.NOT_FOUND), ("failing", 1, Code.INTERNAL), ("repeat", -1, Code.INTERNAL)],
+)
+def test_where_errors_end_the_stream_the_first_one_does_and_cancels_the_rest(model, value, code):
+    stream = Stream(errors_end_stream=True)
+    stream.ask("identity", "a")
+    stream.ask("held", "b")
+    (waiting,) = stream.engine.held
+    stream.ask(model, "c", value)
+    stream.ask("identity", "d")
+
+    assert stream.stream.failure is not None
+    assert stream.stream.failure.code is code
+    assert waiting in stream.engine.cancelled
+    assert [identity for identity, _, error in stream.summary() if not error] == [
+        "a",
+        *(["c"] if model == "repeat" else []),
+    ]
+    assert repr(stream.gate) == "<Gate open inside=0>"
+
+
+def test_a_request_that_ended_the_stream_before_it_had_a_ticket_is_cancelled_all_the_same():
+    stream = Stream(errors_end_stream=True)
+    stream.ask("failing", "a")
+    assert stream.engine.cancelled == [1]
+
+
+def test_a_closed_gate_refuses_messages_in_band():
+    stream = Stream()
+    stream.gate.closed = True
+    stream.ask("identity", "a")
+    assert stream.summary() == [("a", None, SHUTTING_DOWN)]
+
+
+def test_an_unforeseen_exception_of_the_engine_is_not_swallowed_and_counts_the_request_out():
+    stream = Stream()
+
+    def answer(engine, request, sink):
+        raise ZeroDivisionError
+
+    stream.engine.models["identity"].answer = answer
+    with pytest.raises(ZeroDivisionError):
+        stream.ask("identity", "a")
+    assert repr(stream.gate) == "<Gate open inside=0>"
+
+
+def test_repr_says_how_much_is_under_way():
+    stream = Stream()
+    stream.ask("held", "a")
+    stream.ask("repeat", "b", 2)
+    assert repr(stream.stream) == "<InferStream in-flight=1 outgoing=2>"
+
+
+def test_the_engine_is_told_when_responses_of_decoupled_models_have_left():
+    """It holds the model back by what has not."""
+    stream = Stream()
+    stream.engine.models["held"].decoupled = True
+    stream.ask("held", "many")
+    stream.ask("identity", "one")
+    stream.engine.release()
+    for _, ticket in stream.stream.outgoing:
+        stream.stream.sent(ticket)
+    assert stream.engine.taken_counts == {1: 1}

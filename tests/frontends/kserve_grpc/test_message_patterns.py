@@ -1,0 +1,143 @@
+"""Repeated messages are recognised by their bytes, and mean what protobuf would have read."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.frontends.kserve_grpc import codec
+from naiad.frontends.kserve_grpc.patterns import MessagePatterns
+from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+
+
+def message(*raw, inputs=("A", "B"), model="m", **fields):
+    built = ModelInferRequest(model_name=model, **fields)
+    for name, data in zip(inputs, raw, strict=False):
+        built.inputs.add(name=name, datatype="UINT8", shape=[len(data)])
+    built.raw_input_contents.extend(raw)
+    return built
+
+
+def read(data):
+    parsed = codec.parse(data)
+    request, _, _ = codec.decode_request(parsed, codec.parse_version(parsed.body.model_version))
+    return parsed, request
+
+
+def learnt(patterns, data):
+    return patterns.learn(data, *read(data))
+
+
+def values(request):
+    return [(t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs]
+
+
+@pytest.mark.parametrize("size", [1, 130, 5000, 100_000])
+def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
+    patterns = MessagePatterns()
+    first = message(b"a" * size, b"b", model_version="3", outputs=[{"name": "O"}]).SerializeToString()
+    again = message(b"c" * size, b"d", model_version="3", outputs=[{"name": "O"}]).SerializeToString()
+    assert patterns.find(first) is None
+    _, request = read(first)
+    pattern = patterns.learn(first, codec.parse(first), request)
+    found = patterns.find(again)
+    assert found is not None
+    assert found.pattern is pattern is not None
+    _, expected = read(again)
+    made = found.request
+    assert values(made) == values(expected)
+    assert (made.model_name, made.model_version, list(made.requested_outputs)) == ("m", 3, ["O"])
+    assert made.pattern is request.pattern is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        message(b"aa", b"b", model="n"),
+        message(b"aa", b"b", inputs=("A", "C")),
+        message(b"a", b"bb"),
+        message(b"aa", b"b", model_version="1"),
+        message(b"aa", b"b", outputs=[{"name": "O"}]),
+    ],
+)
+def test_a_message_that_differs_elsewhere_is_not(other):
+    patterns = MessagePatterns()
+    assert learnt(patterns, message(b"aa", b"b").SerializeToString()) is not None
+    assert patterns.find(other.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("first_id", ["", "1"])
+@pytest.mark.parametrize("given", ["", "7", "request 4711", "\u00fc\N{SNOWMAN}", "x" * 127])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_messages_that_differ_in_their_id_are_alike(first_id, given, size):
+    patterns = MessagePatterns()
+    first = message(b"a" * size, b"b", model_version="3", id=first_id, outputs=[{"name": "O"}]).SerializeToString()
+    again = message(b"c" * size, b"d", model_version="3", id=given, outputs=[{"name": "O"}]).SerializeToString()
+    pattern = learnt(patterns, first)
+    found = patterns.find(bytearray(again))
+    assert found is not None
+    assert found.pattern is pattern is not None
+    _, expected = read(again)
+    assert values(found.request) == values(expected)
+    assert found.request.request_id == given
+    assert patterns.find(message(b"a" * size, b"b", model_version="4", id=given).SerializeToString()) is None
+
+
+def test_an_id_that_is_none_or_stands_elsewhere_is_left_to_protobuf():
+    patterns = MessagePatterns()
+    plain = message(b"aa", b"b").SerializeToString()
+    assert learnt(patterns, plain) is not None
+    name = plain[:3]
+    for broken in (b"\x1a\x01\xff", b"\x1a\x02\xed\xa0", b"\x1a\x7f", b"\x1a"):
+        assert patterns.find(name + broken + plain[3:]) is None
+    for elsewhere in (b"\x1a\x01i" + plain, plain + b"\x1a\x01i", name + b"\x1a\x01i" + plain[3:] + b"\x1a\x01j"):
+        assert patterns.find(elsewhere) is None
+        assert learnt(patterns, elsewhere) is None
+
+
+def with_parameter(built):
+    built.parameters["p"].int64_param = 1
+    return built
+
+
+@pytest.mark.parametrize(
+    "particular", [with_parameter(message(b"aa", b"b")), message(b"a", inputs=()), message(b"aa", b"b", id="x" * 128)]
+)
+def test_what_will_not_come_again_is_not_remembered(particular):
+    patterns = MessagePatterns()
+    assert learnt(patterns, particular.SerializeToString()) is None
+
+
+def test_fields_in_another_order_are_left_to_protobuf():
+    patterns = MessagePatterns()
+    tensors = ModelInferRequest(raw_input_contents=[b"aa", b"b"]).SerializeToString()
+    rest = message(b"aa", b"b")
+    del rest.raw_input_contents[:]
+    assert learnt(patterns, tensors + rest.SerializeToString()) is None
+    # An unknown field that looks like the tensors, which are elsewhere.
+    disguise = bytes((15 << 3 | 2, len(tensors))) + tensors
+    assert learnt(patterns, tensors + rest.SerializeToString() + disguise) is None
+
+
+def test_responses_of_one_layout_are_those_of_protobuf():
+    patterns = MessagePatterns()
+    pattern = learnt(patterns, message(b"aa", b"b").SerializeToString())
+    layout = object()
+    for fill in (1, 2, 3):
+        outputs = [
+            OutputTensor("O", Datatype.UINT8, (200,), bytes([fill]) * 200),
+            OutputTensor("P", Datatype.FP32, (0, 2), memoryview(b"")),
+            OutputTensor("Q", Datatype.FP32, (1,), memoryview(bytes([fill]) * 4)),
+        ]
+        response = InferResponse("m", 7, outputs=outputs, layout=layout)
+        read_back = ModelInferResponse.FromString(b"".join(pattern.parts(response)))
+        assert read_back == ModelInferResponse.FromString(b"".join(codec.response_parts(response)))
+        named = InferResponse("m", 7, f"{fill}" * fill, outputs=outputs, layout=layout)
+        assert b"".join(pattern.parts(named)) == b"".join(codec.response_parts(named))
+    long_name = InferResponse("m" * 200, 7, "i", outputs=outputs, layout=object())
+    for _ in range(2):
+        assert b"".join(pattern.parts(long_name)) == b"".join(codec.response_parts(long_name))
+    nothing = InferResponse("m", 7, layout=object())
+    assert pattern.parts(nothing) == pattern.parts(nothing) == codec.response_parts(nothing)
+    told = InferResponse("m", 7, outputs=outputs, layout=layout, parameters={"p": 1})
+    assert ModelInferResponse.FromString(b"".join(pattern.parts(told))).parameters["p"].int64_param == 1

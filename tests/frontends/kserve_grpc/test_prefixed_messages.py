@@ -1,0 +1,73 @@
+"""Messages put together from the content of streams, and the buffers they are put together in."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from naiad.frontends.kserve_grpc.prefixed import BufferPool, MessageError, MessageReader, framed
+
+
+def prefixed(message=b"", size=None):
+    return struct.pack(">BL", 0, len(message) if size is None else size) + message
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 5_000_000])
+def test_a_reader_reads_messages_of_any_size_straight_or_not(size):
+    message = bytes(range(251)) * (size // 251 + 1)
+    content = prefixed(message[:size]) * 2
+    reader, pool = MessageReader("identity", BufferPool()), []
+    found, position = [], 0
+    while position < len(content):
+        room = reader.room(30_000)
+        if room is not None and position % 2:
+            step = min(len(room), len(content) - position)
+            room[:step] = content[position : position + step]
+            room.release()
+            found += reader.filled(step)
+        else:
+            step = min(9_973, len(content) - position)
+            found += reader.feed(content, position, position + step)
+        position += step
+    assert [bytes(each) for each in found] == [message[:size]] * 2
+    assert not reader.is_within
+    assert not pool
+
+
+def test_memory_is_not_taken_on_a_clients_word():
+    reader = MessageReader("identity", BufferPool())
+    reader.feed(prefixed(b"x", size=2**31 - 1), 0, 6)
+    assert len(reader._body) <= 1 << 22
+
+
+def test_a_buffer_is_used_again_once_nobody_looks_at_it():
+    pool, buffer = BufferPool(), bytearray(100_001)
+    buffer.pop()
+    view = memoryview(buffer)[5:10]
+    pool.keep(buffer)
+    assert pool.take(100_000) is None
+    pool.keep(buffer)
+    view.release()
+    assert pool.take(99_999) is None
+    assert pool.take(100_000) is buffer
+    assert len(buffer) == 100_000
+    assert pool.take(100_000) is None
+
+
+def test_a_pool_is_bounded():
+    pool = BufferPool()
+    for _ in range(40):
+        pool.keep(bytearray(4 << 20))
+    assert pool._size <= 1 << 26
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_messages_are_packed_where_that_helps(encoding):
+    parts, size = framed([b"x" * 1000, memoryview(bytes(1000))], 2000, encoding)
+    assert size == len(b"".join(parts)) < 100
+    (message,) = MessageReader(encoding, BufferPool()).feed(b"".join(parts), 0, size)
+    assert message == b"x" * 1000 + bytes(1000)
+    short = framed([b"abc"], 3, encoding)
+    assert short == ([prefixed(size=3), b"abc"], 8)
+    with pytest.raises(MessageError, match="without a grpc-encoding"):
+        MessageReader("identity", BufferPool()).feed(b"".join(parts), 0, size)

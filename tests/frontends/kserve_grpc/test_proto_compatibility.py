@@ -1,0 +1,96 @@
+"""Our messages are, byte for byte on the wire, those of tritonclient."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import naiad
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from naiad.frontends import http2
+from naiad.frontends.kserve_grpc import service_pb2 as ours
+from tritonclient.grpc import service_pb2 as theirs
+
+HEALTH = {"HealthCheckRequest", "HealthCheckResponse"}
+
+
+def local(full_name: str) -> str:
+    return full_name.removeprefix("inference.").removeprefix("naiad.grpc.").removeprefix("naiad.config.")
+
+
+def describe_field(field: FieldDescriptor) -> tuple:
+    referred = field.message_type or field.enum_type
+    return (
+        field.name,
+        field.number,
+        field.type,
+        # `label` is deprecated since `is_repeated` exists (protobuf 6.31).
+        field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED,
+        local(referred.full_name) if referred else None,
+        field.containing_oneof.name if field.containing_oneof else None,
+    )
+
+
+def describe(message: Descriptor) -> dict:
+    return {
+        "fields": sorted(map(describe_field, message.fields)),
+        "nested": {nested.name: describe(nested) for nested in message.nested_types},
+        "enums": {e.name: [(v.name, v.number) for v in e.values] for e in message.enum_types},
+        "is_map_entry": message.GetOptions().map_entry,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(theirs.DESCRIPTOR.message_types_by_name))
+def test_message_has_the_fields_numbers_and_types_of_tritonclients(name):
+    expected = describe(theirs.DESCRIPTOR.message_types_by_name[name])
+    assert describe(ours.DESCRIPTOR.message_types_by_name[name]) == expected
+
+
+def test_there_are_no_messages_besides_tritonclients_and_the_health_checks():
+    assert set(ours.DESCRIPTOR.message_types_by_name) == set(theirs.DESCRIPTOR.message_types_by_name) | HEALTH
+
+
+def test_service_has_the_methods_of_tritonclients():
+    def methods(file):
+        service = file.services_by_name["GRPCInferenceService"]
+        return {
+            m.name: (
+                local(m.input_type.full_name),
+                local(m.output_type.full_name),
+                m.client_streaming,
+                m.server_streaming,
+            )
+            for m in service.methods
+        }
+
+    assert methods(ours.DESCRIPTOR) == methods(theirs.DESCRIPTOR)
+
+
+def test_health_messages_are_those_of_the_grpc_health_checking_protocol():
+    # https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+    assert ours.HealthCheckRequest(service="x").SerializeToString() == b"\x0a\x01x"
+    assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.SERVING).SerializeToString() == b"\x08\x01"
+    assert ours.HealthCheckResponse(status=ours.HealthCheckResponse.NOT_SERVING).SerializeToString() == b"\x08\x02"
+
+
+def imported_by(folder: Path) -> set[str]:
+    found: set[str] = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+    return found
+
+
+def test_nothing_of_the_host_needs_grpcio():
+    """It is what clients use, and these tests."""
+    assert {name for name in imported_by(Path(naiad.__file__).parent) if name.split(".")[0] == "grpc"} == set()
+
+
+def test_the_transport_below_knows_nothing_of_grpc():
+    ours_of_host = {name for name in imported_by(Path(http2.__file__).parent) if name.startswith("naiad.")}
+    assert ours_of_host
+    assert {name for name in ours_of_host if not name.startswith("naiad.frontends.http2")} == set()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from fakes.engine import FakeEngine
+from fakes.serving import LoopThread
+from naiad.frontends.http1.connection import Limits
+from naiad.frontends.kserve_http.server import HttpFrontend
+
+from .raw import Client
+
+
+class Frontend:
+    """An HTTP frontend on an engine without workers, with small limits so that tests can exceed them."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop
+        self.engine = FakeEngine()
+        self.frontend = HttpFrontend(
+            self.engine, address="127.0.0.1", port=0, limits=Limits(header_bytes=16 << 10, body_bytes=32 << 20)
+        )
+        self.port = loop.run(self.frontend.start())
+
+    def release(self) -> None:
+        """Let the model `held` answer."""
+        self.loop.call(self.engine.release)
+
+    def until(self, condition) -> None:
+        self.loop.until(lambda: condition(self.engine))
+
+
+@pytest.fixture(scope="module")
+def loop():
+    with LoopThread() as thread:
+        yield thread
+
+
+@pytest.fixture
+def server(loop):
+    frontend = Frontend(loop)
+    yield frontend
+    loop.run(frontend.frontend.stop(0))
+
+
+@pytest.fixture
+def client(server):
+    with contextlib.closing(Client(server.port)) as each:
+        yield each

@@ -1,0 +1,97 @@
+"""The API on an engine without workers, whose model answers as each test says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+from fakes.engine import FakeEngine, FakeModel
+from fakes.serving import LoopThread
+from naiad.errors import ModelError
+from naiad.frontends.http1.listener import HttpListener
+from naiad.frontends.kserve_http.json_tensors import pack_strings
+from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.metadata import TensorMetadata
+
+Send = Callable[[FakeEngine, InferRequest, Sink], None]
+_INPUTS = ("text_input", "messages", "sampling_parameters", "embedding_request")
+
+
+class Got(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Api:
+    """A client of it."""
+
+    def __init__(self, loop: LoopThread, engine: FakeEngine, port: int) -> None:
+        self.loop = loop
+        self.engine = engine
+        self.port = port
+
+    def request(self, method: str, path: str, body: str = "", **headers: str) -> Got:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return Got(answer.status, dict(answer.getheaders()), answer.read())
+
+    def ask(self, path: str, **document: object) -> Got:
+        return self.request("POST", f"/v1/{path}", json.dumps({"model": "fake", **document}))
+
+
+class _Engine(FakeEngine):
+    """Lets requests to `fake` leave out any input, as such models do."""
+
+    def submit(self, request: InferRequest, sink: Sink) -> int:
+        if request.model_name != "fake":
+            return super().submit(request, sink)
+        self._tickets += 1
+        ticket = self._tickets
+        self.requests.append(request)
+        self.models["fake"].answer(self, request, sink)
+        return ticket
+
+
+@contextmanager
+def served(send: Send, **settings: Any) -> Iterator[Api]:
+    """The API, whose model `fake` answers by *send*."""
+    inputs = tuple(TensorMetadata(name=name, datatype="BYTES", shape=(1,)) for name in _INPUTS)
+    outputs = (TensorMetadata(name="text_output", datatype="BYTES", shape=(-1,)),)
+    engine = _Engine()
+    engine.models["fake"] = FakeModel("fake", send, inputs, outputs, decoupled=True)
+    with LoopThread() as loop:
+        api = OpenAiApi(engine, Tracer(), OpenAiSettings(**settings))
+        listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="")
+        port = loop.run(listener.start())
+        try:
+            yield Api(loop, engine, port)
+        finally:
+            loop.run(listener.stop(0))
+
+
+def said(*texts: str, error: str = "", **outputs: Sequence[str]) -> InferResponse:
+    """A response of a model that says *texts*."""
+    if error:
+        return InferResponse("fake", 1, error=ModelError(error))
+    named = {"text_output": texts, **outputs}
+    tensors = [
+        OutputTensor(name, Datatype.BYTES, (len(values),), pack_strings(list(values))[0])
+        for name, values in named.items()
+    ]
+    return InferResponse("fake", 1, "", tensors)
+
+
+def given(request: InferRequest, name: str = "text_input") -> str:
+    """What a request has in its only string of that name."""
+    return next(bytes(tensor.data)[4:].decode() for tensor in request.inputs if tensor.name == name)

@@ -1,0 +1,83 @@
+"""What a model is asked for, and how parts of calls are numbered: without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from naiad.frontends.kserve_http.json_tensors import pack_strings
+from naiad.frontends.openai.documents import Choice, Documents
+from naiad.frontends.openai.embeddings import embedding_request
+from naiad.frontends.openai.logprobs import Taken, for_completion
+from naiad.frontends.openai.questions import read_chat, read_completion
+from naiad.frontends.openai.tensors import Piece, requests_for
+from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+
+FLAGS = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+MODEL = ModelMetadata(
+    name="m",
+    versions=("1",),
+    platform="python",
+    inputs=(
+        TensorMetadata(name="text_input", datatype="BYTES", shape=(1,)),
+        *(TensorMetadata(name=name, datatype="BOOL", shape=(1,)) for name in FLAGS),
+    ),
+    outputs=(TensorMetadata(name="text_output", datatype="BYTES", shape=(-1,)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        ({}, True),
+        ({"stream": True}, False),
+        ({"stream": True, "stream_options": {"include_usage": True}}, True),
+    ],
+)
+def test_tokens_are_counted_where_the_answer_says_how_many(given, counts):
+    (request,) = requests_for(read_completion({"model": "m", "prompt": "a", **given}, None), MODEL)
+    flags = {tensor.name: bytes(tensor.data) == b"\x01" for tensor in request.inputs if tensor.name in FLAGS}
+    assert flags == {
+        "stream": "stream" in given,
+        "return_finish_reason": True,
+        "return_num_input_tokens": counts,
+        "return_num_output_tokens": counts,
+    }
+
+
+def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_questions():
+    """As configurations for Triton's vLLM backend do: `text_input` and `stream` are there, and not optional."""
+    asked = ("text_input", "stream", "messages", "embedding_request")
+    kinds = dict.fromkeys(asked, "BYTES") | {"stream": "BOOL"}
+    chat = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}]}, None)
+    for required in (True, False):
+        model = dataclasses.replace(
+            MODEL,
+            inputs=tuple(
+                TensorMetadata(name=name, datatype=kinds[name], shape=(1,), required=required and name in asked[:2])
+                for name in asked
+            ),
+        )
+        (talk,) = requests_for(chat, model)
+        vectors = embedding_request({"model": "m", "input": "a"}, model)
+        for request, prompt in ((talk, "messages"), (vectors, "embedding_request")):
+            given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
+            assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())
+            assert given["stream"] == b"\0"
+            assert given.get("text_input", pack_strings([""])[0]) == pack_strings([""])[0]
+
+
+def test_parts_of_calls_that_a_model_did_not_number_are_numbered_by_their_order():
+    question = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}, None)
+    piece = Piece(0, "", message={"tool_calls": [{"id": "a"}, {"index": 4, "id": "b"}]})
+    chunk = Documents(question).part(Choice(0), piece, None)
+    assert chunk["choices"][0]["delta"]["tool_calls"] == [{"index": 0, "id": "a"}, {"index": 4, "id": "b"}]
+
+
+def test_of_alternatives_that_look_alike_the_likeliest_is_shown():
+    alternatives = {
+        "1": {"logprob": -0.5, "decoded_token": "\ufffd"},
+        "2": {"logprob": -3.0, "decoded_token": "\ufffd"},
+        "3": {"logprob": -1.0, "decoded_token": "b"},
+    }
+    assert for_completion(Taken(), [alternatives], 3, 0)["top_logprobs"] == [{"\ufffd": -0.5, "b": -1.0}]

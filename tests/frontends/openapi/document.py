@@ -1,0 +1,22 @@
+"""The OpenAPI document of our HTTP, read once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).parents[3] / "docs" / "reference" / "openapi.yaml"
+DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+
+
+def methods(path: str) -> tuple[str, ...]:
+    """The verbs of a path."""
+    return tuple(sorted(name.upper() for name in DOCUMENT["paths"][path] if name in {"get", "post"}))
+
+
+def filled(path: str) -> str:
+    """A path with something in place of its parameters."""
+    return re.sub(r"{\w+}", "x", path.replace("{version}", "1"))

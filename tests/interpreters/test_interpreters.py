@@ -1,0 +1,211 @@
+"""Finding a Python on the machine, and asking one what it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from environments import makers
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.interpreters.discovery import find_interpreter, known_paths
+from naiad.interpreters.locations import installations
+from naiad.interpreters.probe import ask, ask_remembered
+from packaging.specifiers import SpecifierSet
+
+
+def pretender(path: Path, version: str, numpy: str | None = "1.0", implementation: str = "cpython") -> Path:
+    """A script that answers our questions as an interpreter of any version would."""
+    answer = {
+        "version": [int(number) for number in version.split(".")],
+        "implementation": implementation,
+        "cache_tag": "x",
+        "abi": "x",
+        "prefix": str(path.parent.parent),
+        "base_prefix": str(path.parent.parent),
+        "bits": 64,
+        "platform": "linux",
+        "libpython": None,
+        "site_dirs": [str(path.parent)],
+        "numpy": numpy,
+        "numpy_error": None if numpy else "ModuleNotFoundError: No module named 'numpy'",
+        "has_bytecode": True,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"#!/bin/sh\necho asked >> {path}.log\necho 'hello from a sitecustomize'\necho 'naiad-probe:{json.dumps(answer)}'\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> list[Path]:
+    made = [("3.9.18", "1.0"), ("3.10.13", "1.0"), ("3.12.1", None), ("3.11.7", "2.0"), ("3.13.0", None)]
+    return [pretender(tmp_path / version / "bin" / "python3", version, numpy) for version, numpy in made]
+
+
+def found(required: str, machine: list[Path], cache: Path, **options) -> tuple[int, ...]:
+    return find_interpreter(SpecifierSet(required), cache, paths=lambda: machine, **options).version
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [("==3.10", (3, 10, 13)), (">=3.9,<3.13", (3, 11, 7)), ("<3.10", (3, 9, 18)), ("", (3, 11, 7))],
+)
+def test_the_newest_with_numpy_that_will_do_is_found(required, expected, machine, tmp_path):
+    assert found(required, machine, tmp_path / "cache") == expected
+
+
+def test_numpy_is_no_matter_to_whoever_builds_an_environment(machine, tmp_path):
+    assert found("", machine, tmp_path / "cache", need_numpy=False) == (3, 13, 0)
+
+
+def test_one_without_numpy_is_named_with_the_cure(machine, tmp_path):
+    with pytest.raises(InterpreterNotFoundError) as caught:
+        found("==3.12", machine, tmp_path / "cache")
+
+    message = caught.value.message
+    assert "no Python ==3.12 on this machine can run a model: 1 of that version lacks numpy" in message
+    assert f"run `{machine[2]} -m pip install numpy`, or give the model an EXECUTION_ENV_PATH" in message
+    assert f"cpython 3.9.18 at {machine[0]} (numpy 1.0)" in message
+
+
+def test_a_version_that_is_not_there_lists_those_that_are(machine, tmp_path):
+    with pytest.raises(
+        InterpreterNotFoundError, match=r"looked at cpython 3\.13\.0 .*; cpython 3\.12\.1 .*; cpython 3\.11\.7"
+    ):
+        found("==3.8", machine, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("need_numpy", "advice"),
+    [(True, "; install one with numpy, or give the model an EXECUTION_ENV_PATH"), (False, "; install one")],
+)
+def test_whoever_builds_an_environment_is_not_told_what_a_model_needs(machine, tmp_path, need_numpy, advice):
+    with pytest.raises(InterpreterNotFoundError) as caught:
+        found("==3.8", machine, tmp_path / "cache", need_numpy=need_numpy)
+
+    assert caught.value.message.endswith(f"uv, mise, asdf and conda){advice}")
+
+
+def test_another_implementation_and_a_broken_one_are_passed_over(tmp_path):
+    pypy = pretender(tmp_path / "pypy" / "python3", "3.14.0", implementation="pypy")
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    good = pretender(tmp_path / "good" / "python3", "3.9.1")
+
+    assert found("", [pypy, broken, good], tmp_path / "cache") == (3, 9, 1)
+
+
+def test_an_interpreter_is_asked_once_until_it_changes(tmp_path):
+    python, log = pretender(tmp_path / "bin" / "python3", "3.9.1"), tmp_path / "bin" / "python3.log"
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    log.touch()  # so that writing it does not change the folder of packages
+
+    first = ask_remembered(python, tmp_path / "cache")
+    again = ask_remembered(python, tmp_path / "cache")
+    pretender(python, "3.9.22")
+    third = ask_remembered(python, tmp_path / "cache")
+
+    assert first == again
+    assert third.version == (3, 9, 22)
+    assert log.read_text().split() == ["asked", "asked"]
+
+
+def test_a_spoilt_memory_is_no_matter(tmp_path):
+    python = pretender(tmp_path / "bin" / "python3", "3.9.1")
+    first = ask_remembered(python, tmp_path / "cache")
+    for file in (tmp_path / "cache").iterdir():
+        file.write_text("{ spoilt")
+
+    assert ask_remembered(python, tmp_path / "cache") == first
+
+
+def test_one_that_hangs_is_given_up(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+
+    with pytest.raises(ExecutionEnvironmentError, match=r"did not finish within 0\.2 s of its start"):
+        ask(python, time_limit=0.2)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo one >&2; echo two >&2; exit 3", "does not work: exit status 3: one | two"),
+        ("exit 3", "does not work: exit status 3 without a word"),
+        ("kill -9 $$", "does not work: killed by signal 9"),
+        ("echo 'naiad-probe:{'", "in its answer"),
+        ("echo 'naiad-probe:{}'", "its answer cannot be read"),
+    ],
+)
+def test_one_that_fails_is_quoted(script, expected, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        ask(python)
+
+    assert expected in caught.value.message
+
+
+def test_a_real_interpreter_tells_the_truth(whole, minor):
+    told = ask(whole / "bin" / "python")
+
+    assert told.implementation == "cpython"
+    assert ".".join(map(str, told.version[:2])) == minor
+    assert told.prefix == told.base_prefix == whole
+    assert told.numpy == "0.0.stand-in"
+    assert told.has_bytecode
+    assert told.libpython is None or Path(told.libpython).is_relative_to(whole)
+
+
+def test_asking_leaves_nothing_behind_and_ignores_what_surrounds_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+
+    assert ask(whole / "bin" / "python").numpy == "0.0.stand-in"
+    assert [path.name for path in tmp_path.iterdir()] == ["numpy.py"]
+
+
+def test_interpreters_are_found_in_the_usual_folders(tmp_path):
+    places = [
+        ".pyenv/versions/3.9.1/bin/python3.9",
+        ".local/share/uv/python/cpython-3.12.1-linux-x86_64-gnu/bin/python3.12",
+        ".local/share/mise/installs/python/3.11.0/bin/python3.11",
+        ".asdf/installs/python/3.10.0/bin/python3.10",
+        "miniconda3/bin/python3.13",
+        "miniconda3/envs/work/bin/python3.8",
+        "opt/conda/bin/python3.7",
+        "opt/python3.14/bin/python3.14",
+        "opt/python/cp312/bin/python3.12",
+    ]
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+
+    listed = list(installations({}, tmp_path, tmp_path / "opt"))
+
+    assert {str(path.relative_to(tmp_path)) for path in listed if path.is_relative_to(tmp_path)} == set(places)
+
+
+def test_variables_that_move_a_tool_are_heeded(tmp_path):
+    python = pretender(tmp_path / "moved" / "versions" / "3.9.1" / "bin" / "python3", "3.9.1")
+
+    assert python in installations({"PYENV_ROOT": str(tmp_path / "moved")}, tmp_path / "home")
+
+
+@pytest.mark.slow
+def test_the_machines_interpreters_are_found_each_once(tmp_path):
+    paths = known_paths(tmp_path)
+
+    real = [path.resolve() for path in paths]
+    assert len(real) == len(set(real))
+    for base in makers.base_interpreters().values():
+        assert any(path.is_relative_to(base.resolve()) for path in real)

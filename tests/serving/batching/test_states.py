@@ -1,0 +1,370 @@
+"""Implicit state on a real server: tensors that the server keeps for each sequence and gives the model back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from serving.asking import Ask
+from support.server import ServerProcess, wait_until
+
+MODEL = """
+import json
+import os
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    '''Adds IN to the state S; OUT: what it was given, as JSON. A negative IN is an error, 99 leaves the state alone.'''
+
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+        config = json.loads(args["model_config"])
+        self.initial = config["sequence_batching"]["state"]
+
+    def execute(self, requests):
+        while os.path.exists(os.path.join(self.folder, "gate")):
+            time.sleep(0.01)
+        rows = [{tensor.name(): self.see(tensor) for tensor in request.inputs()} for request in requests]
+        return [self.answer(request, rows, place) for place, request in enumerate(requests)]
+
+    def see(self, tensor):
+        array = tensor.as_numpy()
+        return [str(array.dtype), list(array.shape), array.astype(str).ravel().tolist()]
+
+    def answer(self, request, rows, place):
+        value = float(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+        state = pb_utils.get_input_tensor_by_name(request, "S_IN").as_numpy()
+        if value < 0:
+            return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", state + 1000)], pb_utils.TritonError("no"))
+        seen = {"pid": os.getpid(), "rows": rows, "place": place, "outputs": sorted(request.requested_output_names())}
+        out = pb_utils.Tensor("OUT", np.array([[json.dumps(seen)]], dtype=object))
+        if value == 99:
+            return pb_utils.InferenceResponse([out])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", self.next(state, value)), out])
+
+    def next(self, state, value):
+        if state.dtype == object:
+            return np.array([[b"%s|%d" % (state.ravel()[0], value)]], dtype=object)
+        if value == 50:
+            return np.zeros((1, 4000, 5), dtype=state.dtype)
+        if value == 60:
+            return np.full((1, 2), 0.5, dtype=np.float64)
+        return (state + value).astype(state.dtype)
+"""
+COUNTDOWN = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    '''Counts the state down from IN, a response each time; the state travels in responses of its own.'''
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            left = int(pb_utils.get_input_tensor_by_name(request, "S_IN").as_numpy().ravel()[0])
+            if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+                left = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+            left -= 1
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", np.array([[left]], dtype=np.int32))]))
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([["%d" % left]], dtype=object))]))
+            if left:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            else:
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def state(dims, initial="", *, kind="TYPE_INT32", more=""):
+    start = f'initial_state {{ name: "start" data_type: {kind} {initial} }}' if initial else ""
+    return f'state {{ input_name: "S_IN" output_name: "S_OUT" data_type: {kind} dims: {dims} {start} {more} }}'
+
+
+READY = 'control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }'
+MODELS = {
+    "plain": (f"direct {{ }} {state('[ 2 ]')}", 1, ""),
+    "declared": (
+        state("[ 2 ]", "dims: 2 zero_data: true"),
+        1,
+        'output { name: "S_OUT" data_type: TYPE_INT32 dims: 2 }',
+    ),
+    "file": (state("[ 2 ]", 'dims: 2 data_file: "seven"'), 0, ""),
+    "strings": (state("[ 1 ]", 'dims: 1 data_file: "text"', kind="TYPE_STRING"), 1, ""),
+    "grows": (state("[ -1, 5 ]", more="use_same_buffer_for_input_output: true use_growable_memory: true"), 1, ""),
+    "oldest": (f"oldest {{ max_candidate_sequences: 4 }} {state('[ 2 ]')}", 2, ""),
+    "rows": (f"direct {{ }} {READY} {state('[ 2 ]')}", 3, ""),
+    "idle": (f"max_sequence_idle_microseconds: 50000 {state('[ 2 ]')}", 1, ""),
+    "named": (state("[ 1 ]", kind="TYPE_STRING"), 1, ""),
+    "twice": (state("[ 2 ]") + state("[ 2 ]"), 1, ""),
+    "countdown": (f"iterative_sequence: true {state('[ 1 ]')}", 1, "model_transaction_policy { decoupled: true }"),
+}
+BROKEN = {
+    "type": (
+        state("3", "dims: 3 zero_data: true").replace("TYPE_INT32", "TYPE_INT64", 1),
+        "The data type used for 'initial_state' field of state 'S_IN' does not match the state data type.",
+    ),
+    "unnamed": (
+        state("3", "dims: 3 zero_data: true").replace('name: "start"', ""),
+        "Field 'name' must be set when using initial_state for state input 'S_IN'.",
+    ),
+    "rank": (
+        state("3", "dims: [ 3, 1 ] zero_data: true"),
+        "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'S_IN'. 2 != 1",
+    ),
+    "dims": (
+        state("3", "dims: 4 zero_data: true"),
+        "'initial_state' dim for input name 'S_IN' doesn't match 'state' dim description. 4 != 3",
+    ),
+    "vary": (
+        state("3", "dims: -1 zero_data: true"),
+        "'initial_state' field for state input name 'S_IN' contains variable dimensions.",
+    ),
+    "unset": (state("3", "dims: 3"), "initial_state setting expects state'S_IN' to have state_data set"),
+    "absent": (state("3", 'dims: 3 data_file: "none"'), "failed to open text file for read "),
+    "short": (
+        state("4", 'dims: 4 data_file: "seven"'),
+        "initial_state setting expects 16 bytes, but the data provided from sevenonly has 8 bytes.",
+    ),
+    "garbled": (
+        state("1", 'dims: 1 data_file: "seven"', kind="TYPE_STRING"),
+        "incomplete string data for inference input 'S_IN' for model 'garbled'",
+    ),
+    "two": (
+        state("3", "dims: 3 zero_data: true", more='initial_state { name: "b" data_type: TYPE_INT32 dims: 3 }'),
+        "initial_state field for state input 'S_IN' must contain exactly one or zero element. Found '2' elements.",
+    ),
+    "repeated": (
+        state("3", "dims: 3 zero_data: true") + state("3", "dims: 3 zero_data: true"),
+        "State input name 'S_IN' specified more than once.",
+    ),
+    "clash": (
+        state("3").replace("S_IN", "IN"),
+        "sequence batching state input 'IN' is an input or a control of clash, too",
+    ),
+    "nameless": (state("3").replace("S_OUT", ""), "sequence batching state must specify 'output_name' for nameless"),
+    "typeless": (state("3").replace("data_type: TYPE_INT32", ""), "state must specify 'data_type' for typeless"),
+    "negative": (state("-2"), "sequence batching state 'S_IN' has a negative dimension for negative"),
+    "huge": (
+        state("[ 4611686018427387904 ]"),
+        "state 'S_IN' of shape [1, 4611686018427387904] does not fit into memory",
+    ),
+}
+
+
+def write(folder, name, batching, rows, more):
+    model = folder / name
+    if "max_sequence_idle" not in batching:  # a second, which a busy machine may take between two requests
+        batching += " max_sequence_idle_microseconds: 60000000"
+    (model / "1").mkdir(parents=True)
+    (model / "initial_state").mkdir()
+    (model / "initial_state" / "seven").write_bytes(struct.pack("<2i", 7, 7))
+    (model / "initial_state" / "text").write_bytes(struct.pack("<I", 2) + b"hi")
+    (model / "1" / "model.py").write_text(COUNTDOWN if name == "countdown" else MODEL)
+    shape = "1" if rows else "[ 1, 1 ]"
+    (model / "config.pbtxt").write_text(
+        f'backend: "python" max_batch_size: {rows} input {{ name: "IN" data_type: TYPE_FP32 dims: {shape} }} '
+        f'output {{ name: "OUT" data_type: TYPE_STRING dims: {shape} }} sequence_batching {{ {batching} }} {more} '
+        "instance_group { kind: KIND_CPU }"
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("states") / "models"
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory):
+    for name, (batching, rows, more) in MODELS.items():
+        write(folder, name, batching, rows, more)
+    for name, (batching, _) in BROKEN.items():
+        write(folder, name, batching, 1, "")
+    options = ("--exit-on-error=false", "--strict-readiness=false")
+    with ServerProcess(folder, *options, work=tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+def seen(server, model, sequence, flags="", value=1, name="S_IN"):
+    """What the model was given as its state with a request."""
+    told = Ask(server, model, sequence, flags, value=value).seen
+    return told["rows"][told["place"]][name]
+
+
+def sums(server, model, sequence, *values):
+    """The first element of the state that each request of a new sequence finds."""
+    return [seen(server, model, sequence, "" if index else "start", value)[2][0] for index, value in enumerate(values)]
+
+
+def test_the_model_finds_what_it_left(server):
+    told = [seen(server, "plain", 1, flags, value) for flags, value in (("start", 2), ("", 3), ("end", 4))]
+    assert told == [["int32", [1, 2], [n, n]] for n in "025"]
+
+
+def test_a_sequence_begins_anew_with_start(server):
+    assert sums(server, "plain", 2, 5, 5) == ["0", "5"]
+    assert sums(server, "plain", 2, 1, 1) == ["0", "1"]
+    assert seen(server, "plain", 2, "start end", 1)[2] == ["0", "0"]
+    assert seen(server, "plain", 2, "start end", 1)[2] == ["0", "0"]
+
+
+def test_sequences_have_states_of_their_own(server):
+    found = [sums(server, "oldest", sequence, 10 * sequence) for sequence in (3, 4)]
+    assert found == [["0"], ["0"]]
+    assert [seen(server, "oldest", sequence, "end")[2][0] for sequence in (3, 4)] == ["30", "40"]
+
+
+def test_an_error_leaves_the_state_as_it_was(server):
+    assert sums(server, "plain", 5, 3) == ["0"]
+    assert Ask(server, "plain", 5, value=-1).refusal == (500, "no")
+    assert seen(server, "plain", 5, "end")[2] == ["3", "3"]
+
+
+def test_a_response_without_the_state_leaves_it_as_it_was(server):
+    assert sums(server, "plain", 6, 3, 99, 1) == ["0", "3", "3"]
+    Ask(server, "plain", 6, "end").finish()
+
+
+def test_a_state_is_no_output_unless_it_is_declared_as_one(server):
+    reply = Ask(server, "plain", 7, "start").reply
+    assert [output["name"] for output in reply.json()["outputs"]] == ["OUT"]
+    assert json.loads(reply.json()["outputs"][0]["data"][0])["outputs"] == ["OUT"]
+    assert [tensor["name"] for tensor in server.get("/v2/models/plain").json()["outputs"]] == ["OUT"]
+    document = {
+        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [1]}],
+        "outputs": [{"name": "S_OUT"}],
+        "parameters": {"sequence_id": 7},
+    }
+    refused = server.post("/v2/models/plain/infer", document)
+    assert (refused.status, refused.error) == (400, "unexpected inference output 'S_OUT' for model 'plain'")
+    Ask(server, "plain", 7, "end").finish()
+
+
+def test_a_client_cannot_bring_the_state(server):
+    tensors = [
+        {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [1]},
+        {"name": "S_IN", "datatype": "INT32", "shape": [1, 2], "data": [1, 1]},
+    ]
+    document = {"inputs": tensors, "parameters": {"sequence_id": 8, "sequence_start": True}}
+    refused = server.post("/v2/models/plain/infer", document)
+    assert refused.status == 400
+    assert "expected 1 inputs but got 2 inputs for model 'plain'" in refused.error
+
+
+@pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc])
+def test_a_declared_state_goes_to_clients_that_ask_for_it(server, client):
+    port = server.http_port if client is tritonclient.http else server.grpc_port
+    tensor = client.InferInput("IN", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.array([[4]], dtype=np.float32))
+    with client.InferenceServerClient(f"127.0.0.1:{port}") as asking:
+
+        def names(flags, *outputs):
+            wanted = [client.InferRequestedOutput(name) for name in outputs] or None
+            result = asking.infer("declared", [tensor], sequence_id=9, outputs=wanted, **flags)
+            found = {name: result.as_numpy(name) for name in ("OUT", "S_OUT")}
+            return {name: value for name, value in found.items() if value is not None}
+
+        assert names({"sequence_start": True})["S_OUT"].tolist() == [[4, 4]]
+        assert list(names({}, "OUT")) == ["OUT"]
+        assert names({}, "S_OUT")["S_OUT"].tolist() == [[12, 12]]
+        told = json.loads(names({"sequence_end": True})["OUT"].ravel()[0])
+        assert told["rows"][0]["S_IN"][2] == ["12", "12"]
+
+
+def test_a_state_may_begin_with_what_a_file_holds(server):
+    assert [seen(server, "file", 1, flags) for flags in ("start", "end")] == [["int32", [2], [n, n]] for n in "78"]
+
+
+def test_strings_are_kept_too(server):
+    assert sums(server, "strings", 1, 1, 2) == ["hi", "hi|1"]
+    assert seen(server, "strings", 1, "end")[2] == ["hi|1|2"]
+    assert seen(server, "named", 1, "start end") == ["object", [1, 1], [""]]
+
+
+def test_a_state_may_change_its_shape_and_its_type(server):
+    found = [seen(server, "grows", 1, flags, value)[:2] for flags, value in (("start", 50), ("", 60), ("end", 1))]
+    assert found == [["int32", [1, 1, 5]], ["int32", [1, 4000, 5]], ["float64", [1, 2]]]
+
+
+def test_rows_without_a_request_hold_zeros(server):
+    Ask(server, "rows", 1, "start", value=1).finish()
+    Ask(server, "rows", 2, "start", value=2).finish()
+    assert Ask(server, "rows", 2, value=3).seen["rows"] == [
+        {
+            "IN": ["float32", [1, 1], ["0.0"]],
+            "READY": ["bool", [1, 1], ["False"]],
+            "S_IN": ["int32", [1, 2], ["0", "0"]],
+        },
+        {
+            "IN": ["float32", [1, 1], ["3.0"]],
+            "READY": ["bool", [1, 1], ["True"]],
+            "S_IN": ["int32", [1, 2], ["2", "2"]],
+        },
+    ]
+    assert seen(server, "rows", 1, "end")[2] == ["1", "1"]
+    assert seen(server, "rows", 2, "end")[2] == ["5", "5"]
+
+
+def test_requests_that_share_a_call_keep_their_states_apart(server, folder):
+    for sequence in (1, 2):
+        Ask(server, "oldest", sequence, "start", value=sequence).finish()
+    gate = folder / "oldest" / "gate"
+    gate.touch()
+    asked = [Ask(server, "oldest", sequence, "", value=10) for sequence in (1, 2, 1, 2)]
+    gate.unlink()
+    for each in asked:
+        each.finish()
+    assert [seen(server, "oldest", sequence, "end")[2][0] for sequence in (1, 2)] == ["21", "22"]
+
+
+def test_a_sequence_that_was_idle_too_long_leaves_no_state(server):
+    assert sums(server, "idle", 1, 5) == ["0"]
+    Ask(server, "idle", 2, "start end").finish()  # there is one place, which is free once the first is given up
+    assert Ask(server, "idle", 1).reply.status == 400
+    assert sums(server, "idle", 1, 5) == ["0"]
+
+
+def test_a_state_that_is_given_twice_is_taken_once_and_the_log_says_so(server):
+    assert sums(server, "twice", 1, 2) == ["0"]
+    assert seen(server, "twice", 1, "end")[2][0] == "2"
+    assert "Detected duplicate 'output_name' in the state configuration of model 'twice': 'S_OUT'." in server.log
+
+
+def test_a_decoupled_model_may_send_states_that_clients_do_not_see(server):
+    answers = []
+    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.array([[4]], dtype=np.float32))
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.start_stream(lambda result, error: answers.append((result, error)))
+        client.async_stream_infer("countdown", [tensor], sequence_id=1, sequence_start=True, sequence_end=True)
+        wait_until(lambda: len(answers) >= 4, "four responses")
+        client.stop_stream()
+    assert [error for _, error in answers] == [None] * 4
+    assert [result.as_numpy("OUT").ravel()[0] for result, _ in answers] == [b"3", b"2", b"1", b"0"]
+
+
+@pytest.mark.parametrize("model", BROKEN)
+def test_a_state_that_cannot_work_fails_the_load_and_says_why(server, model):
+    [entry] = [each for each in server.post("/v2/repository/index", {}).json() if each["name"] == model]
+    assert entry["state"] == "UNAVAILABLE"
+    assert BROKEN[model][1] in entry["reason"]
+
+
+def test_the_state_is_lost_with_the_instance_and_begins_anew(server):
+    wait_until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the guest")
+    assert sums(server, "plain", 11, 5, 5) == ["0", "5"]
+    os.kill(Ask(server, "plain", 11).seen["pid"], signal.SIGKILL)
+    server.wait_log("'plain_0_0' is restarted")
+    assert Ask(server, "plain", 11).reply.status == 503
+    wait_until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the new guest")
+    assert sums(server, "plain", 11, 5, 5) == ["0", "5"]
+    Ask(server, "plain", 11, "end").finish()

@@ -1,0 +1,252 @@
+"""Every form of environment under every Python of this machine serves a model that needs a compiled package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from environments import makers
+from environments.packages import can_hide, run_alone
+from naiad.environments.building.build import fetch_wheels
+from naiad.environments.building.pack import pack
+from naiad.environments.building.uv_install import find_uv
+from support.server import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+MODEL = '''
+import sys
+
+import numpy as np
+import orjson
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Computes with numpy, and says where and under what it runs with orjson, which is compiled."""
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            told = {"sum": int(np.linalg.norm(array)), "prefix": sys.prefix, "python": "%d.%d" % sys.version_info[:2]}
+            answer = np.array([orjson.dumps(told)], dtype=object)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", answer)]))
+        return responses
+'''
+CONFIG = """
+backend: "python"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]
+parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }
+"""
+ASK = {"inputs": [{"name": "X", "shape": [2], "datatype": "FP32", "data": [3, 4]}]}
+ALONE = "import sys, numpy, orjson; print(sys.prefix, orjson.dumps(int(numpy.arange(4).sum())).decode())"
+PACKED = ("conda-pack-gz", "conda-pack-zst", "packed-venv")
+KINDS = (*PACKED, "plain-venv", "conda-directory", "uv-venv")
+MINORS = tuple(makers.base_interpreters())
+
+
+@dataclass
+class Matrix:
+    """What was made and what models said of it, by kind and version."""
+
+    store: Path
+    archives: dict[tuple[str, str], Path] = field(default_factory=dict)
+    failures: dict[tuple[str, str], BaseException] = field(default_factory=dict)
+    told: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
+
+    def answer(self, kind: str, minor: str) -> dict[str, object]:
+        """What a model said, or what went wrong instead."""
+        if (kind, minor) in self.failures:
+            raise self.failures[kind, minor]
+        return self.told[kind, minor]
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    """Everything made once, and served by one server, whose store is in a folder with a space in its name."""
+    folder = tmp_path_factory.mktemp("matrix")
+    made = Matrix(folder / "a store")
+    # Two at a time: most of it waits for disks and compilers in turn.
+    with ThreadPoolExecutor(2) as pool:
+        for minor, places in zip(MINORS, pool.map(lambda minor: _make(folder / minor, minor), MINORS), strict=True):
+            for kind, place in places.items():
+                if isinstance(place, BaseException):
+                    made.failures[kind, minor] = place
+                else:
+                    made.archives[kind, minor] = place
+    for (kind, minor), place in made.archives.items():
+        model = folder / "models" / _name(kind, minor)
+        (model / "1").mkdir(parents=True)
+        (model / "1" / "model.py").write_text(MODEL)
+        (model / "config.pbtxt").write_text(CONFIG % place)
+    options = [f"--env-store={made.store}", "--exit-on-error=false"]
+    with ServerProcess(folder / "models", *options, work=folder, wait="live", timeout=300) as server:
+        for key in made.archives:
+            reply = server.post(f"/v2/models/{_name(*key)}/infer", ASK)
+            if reply.status == 200:
+                made.told[key] = json.loads(reply.json()["outputs"][0]["data"][0])
+            else:
+                made.failures[key] = AssertionError(f"{reply.body.decode()}: {server.log[-3000:]}")
+    yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_of_environment_serves_under_every_python(matrix: Matrix, kind: str, minor: str) -> None:
+    told = matrix.answer(kind, minor)
+
+    assert (told["sum"], told["python"]) == (5, minor)
+    assert Path(str(told["prefix"])).is_relative_to(matrix.store) == (kind in PACKED)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_environments_run_while_what_built_them_is_hidden(matrix: Matrix, kind: str, minor: str) -> None:
+    """From a path with a space in it."""
+    prefix = str(matrix.answer(kind, minor)["prefix"])
+    base = makers.base_interpreters()[minor]
+
+    python = f"{prefix}/bin/python"
+    assert run_alone([python, "-I", "-B", "-c", ALONE], hidden=base) == f"{prefix} 6\n"
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_server_uses_a_store_that_it_cannot_write_to(matrix: Matrix, kind: str, tmp_path: Path) -> None:
+    """One that an image or a volume brings. Read-only by a mount of its own, since root may write anywhere else."""
+    if not can_hide():
+        pytest.skip("mounting takes rights that this user does not have")
+    minor = MINORS[-1]
+    model = tmp_path / "models" / "packed"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(MODEL)
+    (model / "config.pbtxt").write_text(CONFIG % matrix.archives[kind, minor])
+    read_only = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    command = [
+        "unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        read_only,
+        str(matrix.store),
+        Path(sys.executable).with_name("tritonserver"),
+    ]
+
+    with ServerProcess(
+        tmp_path / "models", f"--env-store={matrix.store}", work=tmp_path, command=command, timeout=60
+    ) as server:
+        reply = server.post("/v2/models/packed/infer", ASK)
+
+    assert reply.status == 200, reply.body
+    assert json.loads(reply.json()["outputs"][0]["data"][0]) == matrix.answer(kind, minor)
+
+
+def _name(kind: str, minor: str) -> str:
+    return f"{kind}-{minor}"
+
+
+def _make(folder: Path, minor: str) -> dict[str, Path | BaseException]:
+    """An environment of each kind, or why it could not be made."""
+    wheels = folder.parent / "wheels"
+    base = makers.base_interpreters()[minor] / "bin" / f"python{minor}"
+    recipe = folder / "recipe"
+    recipe.mkdir(parents=True)
+    (recipe / "requirements.txt").write_text("numpy\norjson\n")
+    (recipe / "env.toml").write_text('name = "matrix"\nrequirements = "requirements.txt"\n')
+    # Each wheel comes from the index once.
+    fetch_wheels(recipe, wheels, python=str(base))
+    found: dict[str, Path | BaseException] = {}
+    for kind, make in _MAKERS.items():
+        try:
+            made = make(folder, base, wheels)
+            found.update(made if isinstance(made, dict) else {kind: made})
+        except BaseException as error:
+            found[kind] = error
+    return found
+
+
+def _conda(folder: Path, base: Path, wheels: Path) -> dict[str, Path]:
+    """A conda environment, and what the real conda-pack makes of it."""
+    minor = base.name.removeprefix("python")
+    prefix = makers.make_environment(folder / "conda", minor, numpy=False, conda=True)
+    library, whole = prefix / "lib" / base.name, base.parent.parent / "lib" / base.name
+    # What `makers` leaves out as no probe needs it, but numpy and orjson do.
+    for package in ("asyncio", "multiprocessing", "unittest", "zoneinfo", "email"):
+        if (whole / package).is_dir():
+            shutil.copytree(whole / package, library / package, ignore=shutil.ignore_patterns("test", "tests"))
+    _install(base, wheels, "--target", str(library / "site-packages"))
+    _without_tests(library / "site-packages")
+    archives = {kind: folder / f"conda.tar.{kind[-3:].strip('-')}" for kind in PACKED[:2]}
+    for archive in archives.values():
+        makers.conda_pack(prefix, archive, "--compress-level=1")
+    return {**archives, "conda-directory": prefix}
+
+
+def _plain_venv(folder: Path, base: Path, wheels: Path) -> Path:
+    subprocess.run([base, "-I", "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    return _filled(folder / "venv", wheels)
+
+
+def _packed_venv(folder: Path, base: Path, wheels: Path) -> Path:
+    """Of a venv that is gone when its archive is used."""
+    subprocess.run([base, "-I", "-m", "venv", "--without-pip", folder / "to be packed"], check=True)
+    # Not compressed, as that is what takes longest: other tests are about formats.
+    packed = pack(_filled(folder / "to be packed", wheels), folder / "venv.tar")
+    shutil.rmtree(folder / "to be packed")
+    return packed.archive
+
+
+def _uv_venv(folder: Path, base: Path, wheels: Path) -> Path:
+    uv = find_uv()
+    assert uv is not None
+    command = [uv, "venv", "--quiet", "--offline", "--no-config", "--relocatable", "--python", base, folder / "uv-venv"]
+    subprocess.run(command, check=True)
+    return _filled(folder / "uv-venv", wheels)
+
+
+_MAKERS = {"conda-pack-gz": _conda, "plain-venv": _plain_venv, "packed-venv": _packed_venv, "uv-venv": _uv_venv}
+
+
+def _filled(environment: Path, wheels: Path) -> Path:
+    _install(environment / "bin" / "python", wheels)
+    for folder in environment.glob("lib/python*/site-packages"):
+        _without_tests(folder)
+    return environment
+
+
+def _install(python: Path, wheels: Path, *more: str) -> None:
+    uv = find_uv()
+    assert uv is not None
+    command = [
+        str(uv),
+        "pip",
+        "install",
+        "--quiet",
+        "--offline",
+        "--no-config",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+    ]
+    where = ["--python", str(python), "--link-mode", "copy", *more, "numpy", "orjson"]
+    subprocess.run([*command, *where], env={"PATH": os.defpath, "HOME": str(wheels.parent)}, check=True)
+
+
+def _without_tests(site_packages: Path) -> None:
+    """Half of numpy's files, which take half of the time to pack and unpack."""
+    for folder in [
+        *site_packages.glob("numpy/**/tests"),
+        site_packages / "numpy" / "f2py",
+        site_packages / "numpy" / "distutils",
+    ]:
+        shutil.rmtree(folder, ignore_errors=True)

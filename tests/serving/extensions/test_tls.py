@@ -1,0 +1,179 @@
+"""TLS of both frontends, mutual too, with certificates made here."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import shutil
+import socket
+import ssl
+import subprocess
+
+import gevent.ssl
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from geventhttpclient.response import HTTPConnectionClosed
+from naiad.config.server.flag import UsageError
+from naiad.config.server.options import parse_options
+from naiad.config.server.tls import TlsFiles
+from naiad.errors import OptionError
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.http2 import frames
+from naiad.frontends.tls import grpc_context, http_context
+from tritonclient.utils import InferenceServerException
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A root, and two pairs that stem from it: `server` for this machine and `client`."""
+    place = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=place, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    # What it may be used for: Python 3.13 and newer take no root that does not say so.
+    root = ("-keyout", "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext", "keyUsage=critical,keyCertSign")
+    openssl("req", "-x509", *key, *root, "-days", "2")
+    (place / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    for name in ("server", "client"):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ("-CA", "root.crt", "-CAkey", "root.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.crt")
+    return place
+
+
+def files(place, *, is_mutual=False):
+    return TlsFiles(
+        certificate=place / "server.crt",
+        key=place / "server.key",
+        root=place / "root.crt" if is_mutual else None,
+        is_mutual=is_mutual,
+    )
+
+
+@pytest.fixture
+def served(serve, certificates):
+    def start(**options):
+        tls = {"tls": files(certificates, **options)}
+        return serve(Extensions(), for_http=tls, for_grpc=tls)
+
+    return start
+
+
+@pytest.fixture
+def client_of(protocol, certificates):
+    """Makes a client that trusts the root, with a certificate of its own if asked to."""
+    with contextlib.ExitStack() as stack:
+
+        def make(both, *, is_known=False):
+            root, pair = certificates / "root.crt", (certificates / "client.crt", certificates / "client.key")
+            if protocol == "grpc":
+                key, chain = (pair[1], pair[0]) if is_known else (None, None)
+                client = tritonclient.grpc.InferenceServerClient(
+                    f"127.0.0.1:{both.grpc_port}",
+                    ssl=True,
+                    root_certificates=str(root),
+                    private_key=key and str(key),
+                    certificate_chain=chain and str(chain),
+                )
+            else:
+
+                def context():
+                    made = gevent.ssl.create_default_context(cafile=root)
+                    if is_known:
+                        made.load_cert_chain(*pair)
+                    return made
+
+                client = tritonclient.http.InferenceServerClient(
+                    f"127.0.0.1:{both.http_port}", ssl=True, ssl_context_factory=context
+                )
+            return stack.enter_context(contextlib.closing(client))
+
+        yield make
+
+
+def infer(client, api, size=4):
+    tensor = api.InferInput("INPUT0", [size], "FP32")
+    data = np.arange(size, dtype=np.float32)
+    tensor.set_data_from_numpy(data)
+    np.testing.assert_array_equal(client.infer("identity", [tensor]).as_numpy("OUTPUT0"), data)
+
+
+@pytest.mark.parametrize("size", [4, 1 << 20])
+def test_tensors_travel_encrypted(served, client_of, api, size):
+    infer(client_of(served()), api, size)
+
+
+def test_a_server_can_ask_for_clients_certificates(served, client_of, api):
+    both = served(is_mutual=True)
+    infer(client_of(both, is_known=True), api)
+    with pytest.raises((InferenceServerException, ssl.SSLError, ConnectionError, HTTPConnectionClosed)):
+        infer(client_of(both), api)
+
+
+def connected(both, certificates, *protocols):
+    """A socket to gRPC's port that offers these by ALPN."""
+    context = ssl.create_default_context(cafile=certificates / "root.crt")
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    plain = socket.create_connection(("127.0.0.1", both.grpc_port), timeout=10)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
+def test_a_client_that_does_not_offer_h2_is_told_so_in_http_1(served, certificates, protocols):
+    with connected(served(), certificates, *protocols) as client:
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 400
+        assert b"with TLS, clients must offer h2 by ALPN" in answer.read()
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # it ends without TLS's own good-bye
+            assert not client.recv(1)
+
+
+def test_h2_is_chosen_among_others(served, certificates):
+    with connected(served(), certificates, "http/1.1", "h2") as client:
+        assert client.selected_alpn_protocol() == "h2"
+        client.sendall(frames.PREFACE + frames.settings(()) + frames.ping(b"12345678"))
+        received = b""
+        while b"12345678" not in received:
+            received += client.recv(1 << 16)
+
+
+def test_who_speaks_without_tls_gets_no_answer(served):
+    with pytest.raises((ConnectionError, OSError)):
+        served().http("GET", "/v2/health/live")
+
+
+@pytest.mark.parametrize("make", [http_context, grpc_context])
+def test_files_that_cannot_be_used_are_named(make, certificates, tmp_path):
+    missing = TlsFiles(certificate=tmp_path / "no.crt", key=certificates / "server.key")
+    with pytest.raises(OptionError, match=r"cannot read .*no\.crt for TLS: No such file or directory"):
+        make(missing)
+    other = TlsFiles(certificate=certificates / "server.crt", key=certificates / "client.key")
+    with pytest.raises(OptionError, match=r"cannot serve with TLS: .*server\.crt, .*client\.key or None: .*mismatch"):
+        make(other)
+
+
+def options_of(*flags):
+    return parse_options(["--model-repository=/m", *flags], environ={})
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_flags_name_the_files(service):
+    named = [f"--{service}-server-cert=/c", f"--{service}-server-key=/k", f"--{service}-root-cert=/r"]
+    assert getattr(options_of(*named), f"{service}_tls") is None
+    tls = getattr(options_of(f"--{service}-use-ssl=true", *named), f"{service}_tls")
+    assert (str(tls.certificate), str(tls.key), str(tls.root), tls.is_mutual) == ("/c", "/k", "/r", False)
+    assert getattr(options_of(f"--{service}-use-ssl-mutual=true", *named), f"{service}_tls").is_mutual
+    for asked, lacking in (("use-ssl", named[0]), ("use-ssl", named[1]), ("use-ssl-mutual", named[2])):
+        given = [flag for flag in named if flag != lacking]
+        with pytest.raises(UsageError) as caught:
+            options_of(f"--{service}-{asked}=true", *given)
+        assert f"--{service}-{asked} needs {lacking.partition('=')[0]}, the file of it" in caught.value.message

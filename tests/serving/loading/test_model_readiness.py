@@ -1,0 +1,191 @@
+"""`is_ready` of models, as readiness probes of a real server see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import tritonclient.grpc
+from serving.written import RUNS_CODE, evaluate, write_model
+from support.server import ServerProcess, wait_until
+
+SAYS = """
+answer = staticmethod(lambda: True)
+calls = 0
+
+def initialize(self, args):
+    globals()["M"] = self
+
+def is_ready(self):
+    self.calls += 1
+    return self.answer()
+"""
+SAYS_LATER = SAYS.replace("def is_ready", "async def is_ready")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readiness")
+    write_model(folder / "models", "says", SAYS + RUNS_CODE)
+    write_model(folder / "models", "says_later", SAYS_LATER + RUNS_CODE)
+    write_model(folder / "models", "silent")
+    with ServerProcess(folder / "models", "--log-verbose=1", work=folder) as running:
+        yield running
+
+
+def set_answer(server: ServerProcess, model: str, answer: str) -> None:
+    assert evaluate(server, model, f"M.answer = {answer}") == "done"
+
+
+def statuses(server: ServerProcess, model: str) -> tuple[int, bool, int, bool]:
+    """Of the model over HTTP and gRPC, and of the server."""
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        return (
+            server.get(f"/v2/models/{model}/ready").status,
+            client.is_model_ready(model),
+            server.get("/v2/health/ready").status,
+            client.is_server_ready(),
+        )
+
+
+@pytest.mark.parametrize("model", ["says", "says_later"])
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("lambda: False", ""),
+        ("lambda: 1", "is_ready() must return a boolean value"),
+        ("lambda: None", "is_ready() must return a boolean value"),
+        ("lambda: 1 / 0", "ZeroDivisionError: division by zero"),
+        ("lambda: exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_model_that_is_not_ready_says_so_and_serves_on(server, model, answer, problem):
+    set_answer(server, model, answer)
+    try:
+        assert statuses(server, model) == (400, False, 400, False)
+        assert server.get(f"/v2/models/{model}/ready").error == "Model version not ready"
+        assert evaluate(server, model, "1 + 1") == "2"
+        assert server.get("/v2/models/silent/ready").status == 200
+        assert evaluate(server, "silent", f"pb_utils.is_model_ready('{model}')") == "False"
+    finally:
+        set_answer(server, model, "lambda: True")
+    assert statuses(server, model) == (200, True, 200, True)
+    assert evaluate(server, "silent", f"pb_utils.is_model_ready('{model}')") == "True"
+    assert f"Model '{model}_0' is not ready (user-defined check failed). {problem}".rstrip() in server.log
+
+
+@pytest.mark.parametrize("model", ["says", "says_later"])
+def test_readiness_is_answered_while_execute_runs(server, model, tmp_path):
+    go_on = tmp_path / "go on"
+    code = f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)], 'over'"
+    answers: list[str] = []
+    before = int(evaluate(server, model, "M.calls"))
+    thread = threading.Thread(target=lambda: answers.append(evaluate(server, model, code)))
+    thread.start()
+    try:
+        assert [server.get(f"/v2/models/{model}/ready").status for _ in range(3)] == [200] * 3
+        assert not answers
+    finally:
+        go_on.touch()
+        thread.join()
+    assert answers[0].endswith("'over')")
+    assert int(evaluate(server, model, "M.calls")) == before + 3
+
+
+def test_checks_at_once_share_one_call(server, tmp_path):
+    go_on = tmp_path / "go on"
+    wait = f"not [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)] or True"
+    set_answer(server, "says", f"lambda: {wait}")
+    before = int(evaluate(server, "says", "M.calls"))
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(server.get("/v2/models/says/ready").status)) for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
+    go_on.touch()
+    for thread in threads:
+        thread.join()
+    calls = int(evaluate(server, "says", "M.calls"))
+    set_answer(server, "says", "lambda: True")
+    assert statuses == [200] * 5
+    assert before + 1 <= calls < before + 5
+
+
+@pytest.mark.slow
+def test_a_call_that_takes_too_long_counts_as_not_ready_and_goes_on(tmp_path):
+    write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
+    go_on = tmp_path / "go on"
+    with ServerProcess(tmp_path / "models", "--log-verbose=1", work=tmp_path) as server:
+        wait = f"not [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)] or True"
+        calls = int(evaluate(server, "m", "M.calls"))
+        set_answer(server, "m", f"lambda: {wait}")
+        started = time.monotonic()
+        assert server.get("/v2/models/m/ready").status == 400
+        assert 4.5 < time.monotonic() - started < 20  # five seconds, and what a busy machine adds to them
+        assert server.get("/v2/models/m/ready").status == 400
+        assert evaluate(server, "m", "1") == "1"
+        assert "Timed out waiting for user-defined is_ready() response" in server.log
+        assert "Timed out waiting for in-flight is_ready() response" in server.log
+        assert int(evaluate(server, "m", "M.calls")) == calls + 1
+        go_on.touch()
+        server.wait_for(lambda: server.get("/v2/models/m/ready").status == 200, "the call's end")
+
+
+def test_a_model_on_an_event_loop_is_asked_on_it(tmp_path):
+    methods = """
+async def execute(self, requests):
+    import asyncio
+    globals()["loop"] = asyncio.get_running_loop()
+    return self.answer(requests)
+
+async def is_ready(self):
+    import asyncio
+    globals()["asked"] = asyncio.get_running_loop()
+    return True
+"""
+    write_model(tmp_path / "models", "m", methods + RUNS_CODE.replace("def execute", "def answer"))
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert evaluate(server, "m", "asked is loop") == "False"  # no loop ran yet when the start's check came
+        assert server.get("/v2/models/m/ready").status == 200
+        assert evaluate(server, "m", "asked is loop") == "True"
+
+
+def test_every_instance_is_asked(tmp_path):
+    methods = """
+def initialize(self, args):
+    self.name = args["model_instance_name"]
+
+def is_ready(self):
+    return not (self.name.endswith("_1") and os.path.exists(FLAG))
+"""
+    flag = tmp_path / "flag"
+    write_model(
+        tmp_path / "models",
+        "m",
+        methods.replace("FLAG", repr(str(flag))) + RUNS_CODE,
+        config="instance_group [{ count: 2 kind: KIND_CPU }]",
+    )
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert server.get("/v2/models/m/ready").status == 200
+        flag.touch()
+        assert server.get("/v2/models/m/ready").status == 400
+        assert server.get("/v2/health/ready").status == 400
+
+
+def test_without_strict_readiness_the_server_asks_no_model(tmp_path):
+    write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
+    with ServerProcess(tmp_path / "models", "--strict-readiness=false", work=tmp_path) as server:
+        set_answer(server, "m", "lambda: False")
+        assert server.get("/v2/models/m/ready").status == 400
+        assert server.get("/v2/health/ready").status == 200
+
+
+def test_a_guest_that_dies_while_it_is_asked_is_not_ready(tmp_path):
+    write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        set_answer(server, "m", "lambda: os._exit(1)")
+        assert server.get("/v2/models/m/ready").status == 400
+        wait_until(lambda: server.get("/v2/models/m/ready").status == 200, "the next guest")

@@ -1,0 +1,156 @@
+"""A client may give a request up wherever that is: in a queue, behind its sequence, between the steps of an ensemble."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from serving.batching.batches import BatchModel, metrics, pending, statistics
+from support.server import ServerProcess, wait_until
+
+SEQUENCES = "max_batch_size: 1 sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 1
+input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 4 }
+ensemble_scheduling {
+  step { model_name: "turns" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "BETWEEN" } }
+  step { model_name: "after" model_version: -1 input_map { key: "IN" value: "BETWEEN" } output_map { key: "OUT" value: "OUT" } }
+}
+"""
+
+
+class Call:
+    """A request under way over gRPC."""
+
+    def __init__(self, client, model, **options):
+        tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+        self.ends = []
+        self._call = client.async_infer(
+            model, [tensor], callback=lambda result, error: self.ends.append((result, error)), **options
+        )
+
+    def cancel(self):
+        self._call.cancel()
+
+    @property
+    def status(self):
+        """Its status, once it has ended."""
+        wait_until(lambda: self.ends, "the end of the call")
+        error = self.ends[0][1]
+        return "OK" if error is None else str(error.status())
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stages") / "models"
+    made = {
+        "plain": BatchModel(folder, "plain", "max_batch_size: 1"),
+        "places": BatchModel(folder, "places", SEQUENCES),
+        "queues": BatchModel(folder, "queues", SEQUENCES),
+        "turns": BatchModel(folder, "turns", "max_batch_size: 1"),
+        "after": BatchModel(folder, "after", "max_batch_size: 1"),
+    }
+    for name, old in (("turns", "TYPE_INT32 dims: 4"), ("after", "TYPE_FP32 dims: 1")):
+        config = made[name].folder / "config.pbtxt"
+        config.write_text(config.read_text().replace(old, "TYPE_INT32 dims: 4"))
+    (folder / "chain" / "1").mkdir(parents=True)
+    (folder / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(models, tmp_path_factory):
+    folder = next(iter(models.values())).folder.parent
+    with ServerProcess(folder, work=tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as made:
+        yield made
+
+
+def failures(server, model, reason="CANCELED"):
+    line = f'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}} '
+    return next(float(text[len(line) :]) for text in metrics(server).splitlines() if text.startswith(line))
+
+
+def test_in_the_queue_of_a_model_without_batching(server, models, client):
+    plain = models["plain"]
+    plain.close_gate()
+    first = Call(client, "plain")
+    plain.wait_for_call(1)  # calls made while a channel connects may come in any order
+    second, third = (Call(client, "plain") for _ in range(2))
+    wait_until(lambda: pending(server, plain) == 2, "two that wait")
+    second.cancel()
+    assert "CANCELLED" in second.status
+    wait_until(lambda: pending(server, plain) == 1, "one that waits")
+    plain.open_gate()
+    assert (first.status, third.status) == ("OK", "OK")
+    assert statistics(server, plain)["execution_count"] == 2
+    assert failures(server, "plain") == 1
+
+
+def test_a_sequence_that_waits_for_a_place(server, models, client):
+    places = models["places"]
+    assert Call(client, "places", sequence_id=1, sequence_start=True).status == "OK"
+    waits = Call(client, "places", sequence_id=2, sequence_start=True)
+    behind = Call(client, "places", sequence_id=3, sequence_start=True, sequence_end=True)
+    wait_until(lambda: pending(server, places) == 2, "two that wait")
+    waits.cancel()
+    assert "CANCELLED" in waits.status
+    wait_until(lambda: pending(server, places) == 1, "one that waits")
+    assert Call(client, "places", sequence_id=1, sequence_end=True).status == "OK"
+    assert behind.status == "OK"
+    assert failures(server, "places") == 1
+    assert statistics(server, places)["execution_count"] == 3
+
+
+def test_a_request_of_a_sequence_takes_with_it_those_that_wait_behind_it(server, models, client):
+    queues = models["queues"]
+    queues.close_gate()
+    running = Call(client, "queues", sequence_id=1, sequence_start=True)
+    queues.wait_for_call(1)
+    second = Call(client, "queues", sequence_id=1)
+    wait_until(lambda: pending(server, queues) == 1, "one that waits")
+    third = Call(client, "queues", sequence_id=1, sequence_end=True)
+    wait_until(lambda: pending(server, queues) == 2, "two that wait")
+    second.cancel()
+    assert "CANCELLED" in second.status
+    assert "CANCELLED" in third.status
+    queues.open_gate()
+    assert running.status == "OK"
+    assert Call(client, "queues", sequence_id=1, sequence_start=True, sequence_end=True).status == "OK"
+    assert statistics(server, queues)["execution_count"] == 2
+
+
+def test_between_the_steps_of_an_ensemble(server, models, client):
+    turns = models["turns"]
+    before, after = (statistics(server, models[name])["execution_count"] for name in ("turns", "after"))
+    turns.close_gate()
+    call = Call(client, "chain")
+    turns.wait_for_call(before + 1)
+    call.cancel()
+    assert "CANCELLED" in call.status
+    turns.open_gate()
+    wait_until(lambda: statistics(server, turns)["execution_count"] == before + 1, "the first step's end")
+    assert Call(client, "chain").status == "OK"
+    assert statistics(server, models["after"])["execution_count"] == after + 1
+
+
+def test_a_step_that_waits_for_its_instance(server, models, client):
+    after = models["after"]
+    executed = statistics(server, after)["execution_count"]
+    after.close_gate()
+    first = Call(client, "chain")
+    after.wait_for_call(executed + 1)
+    waits = Call(client, "chain")
+    wait_until(lambda: pending(server, after) == 1, "the step to wait")
+    waits.cancel()
+    assert "CANCELLED" in waits.status
+    wait_until(lambda: pending(server, after) == 0, "the step to be withdrawn")
+    after.open_gate()
+    assert first.status == "OK"
+    assert statistics(server, after)["execution_count"] == executed + 1

@@ -1,0 +1,109 @@
+"""Tensors that are read from their socket straight into a guest's memory, which others come to at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import re
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from serving.written import write_model
+from support.server import HOST, ServerProcess, wait_until
+
+MODEL = """
+def initialize(self, args):
+    self.kept = []
+
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        if array[0] < 0:
+            os._exit(7)
+        array *= 2  # it is the model's own
+        self.kept.append((array, array[0]))
+        if not all((kept == value).all() for kept, value in self.kept):
+            raise ValueError("an array that was kept is another's now")
+        del self.kept[:-3]
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+    return responses
+"""
+CONFIG = """
+input [{{ name: "IN" data_type: TYPE_FP32 dims: [-1] }}]
+output [{{ name: "OUT" data_type: TYPE_FP32 dims: [-1] }}]
+instance_group [{{ count: {count} kind: KIND_CPU }}]
+"""
+SIZES = (3, 5_000, 40_000, 100_000, 700_000)
+
+
+def ask(connection: http.client.HTTPConnection, value: float, size: int) -> tuple[int, object]:
+    """The status, and what was answered to *size* elements of *value*: their value if all have the same."""
+    data = np.full(size, value, np.float32).tobytes()
+    tensor = {"name": "IN", "datatype": "FP32", "shape": [size], "parameters": {"binary_data_size": len(data)}}
+    text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    connection.request("POST", "/v2/models/doubles/infer", text + data, headers)
+    response = connection.getresponse()
+    answer = response.read()
+    if response.status != 200:
+        return response.status, json.loads(answer)["error"]
+    values = np.frombuffer(answer[int(response.headers["Inference-Header-Content-Length"]) :], np.float32)
+    return len(values), float(values[0]) if (values == values[0]).all() else "a mixture"
+
+
+def talk(server: ServerProcess, seed: int, count: int, sizes: Sequence[int] = SIZES) -> list[str]:
+    """Ask *count* times on one connection; what was wrong."""
+    choose, wrong = random.Random(seed), []
+    with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)) as connection:
+        for number in range(count):
+            value, size = float(seed * 1000 + number), choose.choice(sizes)
+            answer = ask(connection, value, size)
+            if answer != (size, 2 * value):
+                wrong.append(f"{size} of {value}: {answer}")
+    return wrong
+
+
+def held(server: ServerProcess) -> int:
+    """Bytes of input segments in use."""
+    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=20) as response:
+        found = re.findall(r"^naiad_input_segment_used_bytes{[^}]*} (\S+)$", response.read().decode(), re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
+def doubles(tmp_path, count: int) -> ServerProcess:
+    file = write_model(tmp_path / "models", "doubles", MODEL)
+    (file.parents[1] / "config.pbtxt").write_text('backend: "python"' + CONFIG.format(count=count))
+    return ServerProcess(tmp_path / "models", work=tmp_path)
+
+
+def empty_handed(server: ServerProcess) -> bool:
+    """Have the instances let go of what they kept, several at a time so that each gets some, and see whether they did."""
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda seed: talk(server, seed, 20, sizes=(3,)), range(4))) == [[]] * 4
+    return held(server) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_clients_send_at_the_same_time_never_mixes(tmp_path, count):
+    with doubles(tmp_path, count) as server, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda seed: talk(server, seed, 40), range(1, 9))) == [[]] * 8
+        wait_until(lambda: empty_handed(server), "all blocks of the input segment to be free")
+
+
+def test_a_guest_that_dies_fails_its_own_request_and_others_are_read_again(tmp_path):
+    with doubles(tmp_path, 1) as server, ThreadPoolExecutor(6) as pool:
+        others = [pool.submit(talk, server, seed, 60) for seed in range(1, 6)]
+        with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)) as connection:
+            for _ in range(2):
+                status, error = ask(connection, -1, 700_000)
+                assert status == 500
+                assert "exit" in error, error
+                assert ask(connection, 5, 700_000) == (700_000, 10)
+        assert [other.result() for other in others] == [[]] * 5
+        wait_until(lambda: empty_handed(server), "all blocks of the input segment to be free")
