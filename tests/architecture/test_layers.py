@@ -31,6 +31,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub",
     "naiad_stub.busy_poll",
     "naiad_stub.layout",
+    "naiad_stub.memo",
     "naiad_stub.segment",
     "naiad_stub.wire",
 }
