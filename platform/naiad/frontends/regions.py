@@ -67,15 +67,15 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a client wants an output: a part of a region."""
+class OutputRegion:
+    """The part of a region that an output is written to."""
 
     region: Region
     offset: int
     byte_size: int
 
     def write(self, output: str, data: Buffer) -> None:
-        """Copy an output there.
+        """Copy an output into the region.
 
         Raises:
             NaiadError: If it does not fit.
@@ -179,15 +179,15 @@ class ClientRegions:
         """
         return self._find(name).view(offset, byte_size)
 
-    def place(self, name: str, offset: int, byte_size: int) -> Place:
-        """The place of an output, which stays valid when the region is unregistered.
+    def output_region(self, name: str, offset: int, byte_size: int) -> OutputRegion:
+        """Where to write an output. It stays valid when the region is unregistered.
 
         Raises:
             NaiadError: If there is no such region or part of it.
         """
         region = self._find(name)
         region.view(offset, byte_size)
-        return Place(region, offset, byte_size)
+        return OutputRegion(region, offset, byte_size)
 
     def check(self, name: str) -> None:
         """Refuse a region that is not there.

@@ -21,7 +21,7 @@ from naiad.frontends.kserve_grpc.service_pb2 import (
     ModelStreamInferResponse,
 )
 from naiad.frontends.regions import ClientRegions
-from naiad.frontends.wishes import OutputWishes
+from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
@@ -86,8 +86,8 @@ def parse_version(text: str) -> int:
 
 def decode_request(
     message: InferMessage, version: int, regions: ClientRegions = NO_REGIONS
-) -> tuple[InferRequest, bool, OutputWishes | None]:
-    """The engine's request, whether a stream shall end with an empty final response, and wishes for outputs."""
+) -> tuple[InferRequest, bool, RequestedOutputs | None]:
+    """The engine's request, whether a stream shall end with an empty final response, and outputs in a special form."""
     body = message.body
     request = InferRequest(
         model_name=body.model_name,
@@ -105,10 +105,10 @@ def decode_request(
         request.timeout_us = decoded.timeout_us
         enable_empty_final = decoded.enable_empty_final
     request.inputs = _decode_inputs(body, message.raw, regions)
-    wishes = None
+    requested = None
     if body.outputs:
-        request.requested_outputs, wishes = outputs.decode(body, regions)
-    return request, enable_empty_final, wishes
+        request.requested_outputs, requested = outputs.decode(body, regions)
+    return request, enable_empty_final, requested
 
 
 def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) -> list[InputTensor]:
@@ -116,16 +116,16 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
     raw_count = len(raw)
     next_raw = 0
     for tensor in body.inputs:
-        place = outputs.place_of(tensor.name, tensor.parameters) if tensor.parameters else None
+        region = outputs.region_of(tensor.name, tensor.parameters) if tensor.parameters else None
         datatype = BY_NAME.get(tensor.datatype, Datatype.INVALID)
         data: Buffer
-        if place is not None:
+        if region is not None:
             if tensor.HasField("contents"):
                 raise InvalidRequestError(
                     f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for "
                     f"model '{body.model_name}'"
                 )
-            data = regions.view(*place)
+            data = regions.view(*region)
         elif tensor.HasField("contents"):
             if raw_count:
                 raise InvalidRequestError(
@@ -144,21 +144,21 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
     return inputs
 
 
-def response_parts(response: InferResponse, wishes: OutputWishes | None = None) -> list[Buffer]:
+def response_parts(response: InferResponse, requested: RequestedOutputs | None = None) -> list[Buffer]:
     """The bytes of a `ModelInferResponse`, tensors as they are; raises the response's error where it is one."""
     if response.error is not None:
         raise response.error
-    if wishes is not None:
-        response = wishes.fulfil(response)
+    if requested is not None:
+        response = requested.apply(response)
     return _parts(response, final=None)
 
 
-def encode_streamed(response: InferResponse, wishes: OutputWishes | None = None, *, final: bool) -> bytes:
+def encode_streamed(response: InferResponse, requested: RequestedOutputs | None = None, *, final: bool) -> bytes:
     """The bytes of a `ModelStreamInferResponse` with a response in it; raises where the response is an error."""
     if response.error is not None:
         raise response.error
-    if wishes is not None:
-        response = wishes.fulfil(response)
+    if requested is not None:
+        response = requested.apply(response)
     parts = _parts(response, final=final)
     head = framing.field_head(_STREAMED_RESPONSE, sum(map(framing.size_of, parts)))
     return b"".join([head, *parts])

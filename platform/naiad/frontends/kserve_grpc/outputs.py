@@ -7,44 +7,46 @@ from collections.abc import Mapping
 from naiad.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter, ModelInferRequest
 from naiad.frontends.regions import ClientRegions
-from naiad.frontends.wishes import OutputWishes
+from naiad.frontends.requested_outputs import RequestedOutputs
 
 _REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"
 
 
-def decode(body: ModelInferRequest, regions: ClientRegions) -> tuple[list[str], OutputWishes | None]:
-    """Names of the requested outputs, and what is wished of them.
+def decode(body: ModelInferRequest, regions: ClientRegions) -> tuple[list[str], RequestedOutputs | None]:
+    """Names of the requested outputs, and the special forms they are requested in.
 
     Raises:
         NaiadError: If an output is named twice, or its parameters are wrong.
     """
     names: list[str] = []
-    wishes = OutputWishes()
+    requested = RequestedOutputs()
     for output in body.outputs:
         if output.name in names:
             raise InvalidRequestError(f"output '{output.name}' already exists in request")
         names.append(output.name)
         if output.parameters:
-            _decode_one(output.name, output.parameters, wishes, regions)
-    return names, wishes or None
+            _decode_one(output.name, output.parameters, requested, regions)
+    return names, requested or None
 
 
-def _decode_one(name: str, given: Mapping[str, InferParameter], wishes: OutputWishes, regions: ClientRegions) -> None:
-    place = place_of(name, given)
+def _decode_one(
+    name: str, given: Mapping[str, InferParameter], requested: RequestedOutputs, regions: ClientRegions
+) -> None:
+    region = region_of(name, given)
     if "classification" in given:
         classification = given["classification"]
         if classification.WhichOneof("parameter_choice") != "int64_param":
             raise InvalidRequestError("invalid value type for 'classification' parameter, expected int64_param")
         if classification.int64_param <= 0:
             raise InvalidRequestError("invalid value for 'classification' parameter, expected >= 0")
-        if place is not None:
+        if region is not None:
             raise InvalidRequestError("output can't set both 'shared_memory_region' and 'classification'")
-        wishes.classes[name] = classification.int64_param
-    elif place is not None:
-        wishes.places[name] = regions.place(*place)
+        requested.classes[name] = classification.int64_param
+    elif region is not None:
+        requested.regions[name] = regions.output_region(*region)
 
 
-def place_of(tensor: str, given: Mapping[str, InferParameter]) -> tuple[str, int, int] | None:
+def region_of(tensor: str, given: Mapping[str, InferParameter]) -> tuple[str, int, int] | None:
     """Region, offset and size of a tensor; None where it is in no region.
 
     Raises:

@@ -56,11 +56,11 @@ class InferenceService:
         message = codec.parse(data)
         version = codec.parse_version(message.body.model_version)
         self._refuse_decoupled(message.body.model_name, version)
-        request, _, wishes = codec.decode_request(message, version, self._extensions.regions)
-        if wishes is not None:
+        request, _, requested = codec.decode_request(message, version, self._extensions.regions)
+        if requested is not None:
             name = request.model_name
-            wishes.know_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
-            return Inference(request, partial(codec.response_parts, wishes=wishes))
+            requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+            return Inference(request, partial(codec.response_parts, requested=requested))
         learnt = self._patterns.learn(data, message, request)
         return Inference(request, codec.response_parts if learnt is None else learnt.parts)
 

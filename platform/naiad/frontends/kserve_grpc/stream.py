@@ -16,8 +16,8 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc import codec
 from naiad.frontends.kserve_grpc.gate import Gate
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
+from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tracing.tracer import NO_HEADERS
-from naiad.frontends.wishes import OutputWishes
 from naiad.protocol.inference import InferRequest, InferResponse
 
 
@@ -123,13 +123,13 @@ class InferStream:
         self._gate.check()
         version = codec.parse_version(message.body.model_version)
         request.decoupled = self._engine.is_decoupled(message.body.model_name, version)
-        infer_request, request.enable_empty_final, request.wishes = codec.decode_request(
+        infer_request, request.enable_empty_final, request.requested = codec.decode_request(
             message, version, self._regions
         )
-        if request.wishes is not None:
+        if request.requested is not None:
             name = infer_request.model_name
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
-            request.wishes.know_model(metadata, config)
+            request.requested.set_model(metadata, config)
         if self._prepare is not None:
             self._prepare(infer_request)
         # In the queue before the engine has it: it may answer before `submit` returns.
@@ -199,7 +199,7 @@ class InferStream:
 class _StreamedRequest:
     """One request of a stream and the sink of its responses."""
 
-    __slots__ = ("_last", "_stream", "body", "decoupled", "enable_empty_final", "ended", "ready", "ticket", "wishes")
+    __slots__ = ("_last", "_stream", "body", "decoupled", "enable_empty_final", "ended", "ready", "requested", "ticket")
 
     def __init__(self, stream: InferStream, body: ModelInferRequest) -> None:
         self.body = body
@@ -208,7 +208,7 @@ class _StreamedRequest:
         self.ended = False
         self.ticket: int | None = None
         self.ready: list[bytes] = []
-        self.wishes: OutputWishes | None = None
+        self.requested: RequestedOutputs | None = None
         self._stream = stream
         self._last: InferResponse | None = None
 
@@ -250,6 +250,6 @@ class _StreamedRequest:
 
     def _encode(self, response: InferResponse, *, final: bool) -> bytes | None:
         try:
-            return codec.encode_streamed(response, self.wishes, final=final)
+            return codec.encode_streamed(response, self.requested, final=final)
         except NaiadError as error:
             return self._stream.error(self, error, final=final)

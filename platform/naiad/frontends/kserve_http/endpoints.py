@@ -165,9 +165,9 @@ class Endpoints:
             inference, plan = parse_raw(body, metadata, route.version)
         else:
             inference, plan = self._patterns_of(route).parse(body, header_length)
-            if plan.wishes is not None:
+            if plan.requested is not None:
                 name, version = route.name, route.version
-                plan.wishes.know_model(
+                plan.requested.set_model(
                     self._engine.model_metadata(name, version), self._engine.model_config(name, version)
                 )
         if self._forwarder is not None:

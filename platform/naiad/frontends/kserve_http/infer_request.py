@@ -15,7 +15,7 @@ import orjson
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.members import json_object, string
-from naiad.frontends.kserve_http.outputs import OutputPlan, parse_outputs, parse_place
+from naiad.frontends.kserve_http.outputs import OutputPlan, parse_outputs, parse_region
 from naiad.frontends.parameters import RequestParameters, parse_parameters
 from naiad.frontends.regions import ClientRegions
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
@@ -256,7 +256,7 @@ def _parse_input(
     if datatype is None:
         raise InvalidRequestError(f"invalid datatype for input {name}")
     if size is None and "data" not in entry:
-        return InputTensor(name, datatype, shape, regions.view(*parse_place(parameters, regions))), offset
+        return InputTensor(name, datatype, shape, regions.view(*parse_region(parameters, regions))), offset
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:

@@ -13,11 +13,11 @@ import orjson
 from naiad.frontends.http1.messages import BINARY, JSON, response
 from naiad.frontends.kserve_http.json_tensors import from_tensor
 from naiad.frontends.kserve_http.outputs import OutputPlan
-from naiad.frontends.regions import Place
+from naiad.frontends.regions import OutputRegion
 from naiad.protocol.inference import Buffer, InferResponse
 
 _HEADS_KEPT = 64
-_NO_PLACES: Mapping[str, Place] = {}
+_NO_REGIONS: Mapping[str, OutputRegion] = {}
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -30,10 +30,10 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
     Raises:
         NaiadError: If an output cannot be sent the way the client asked for.
     """
-    places = _NO_PLACES
-    if plan.wishes is not None:
-        answer = plan.wishes.fulfil(answer)
-        places = plan.wishes.places
+    regions = _NO_REGIONS
+    if plan.requested is not None:
+        answer = plan.requested.apply(answer)
+        regions = plan.requested.regions
     document: dict[str, Any] = {"id": answer.request_id} if answer.request_id else {}
     document["model_name"] = answer.model_name
     document["model_version"] = str(answer.model_version)
@@ -44,7 +44,7 @@ def infer_response(answer: InferResponse, plan: OutputPlan) -> tuple[list[Buffer
     has_binary = False
     for tensor in answer.outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
-        if tensor.name in places:
+        if tensor.name in regions:
             pass  # it is in the client's region, and name, datatype and shape are all there is to say
         elif plan.is_binary(tensor.name):
             has_binary = True
@@ -67,7 +67,7 @@ def write_infer(answer: InferResponse, plan: OutputPlan) -> list[Buffer]:
     to the binary data, but for an id: that part is made once.
     """
     layout = answer.layout
-    if layout is None or answer.parameters or plan.wishes is not None:
+    if layout is None or answer.parameters or plan.requested is not None:
         return _write(answer, plan)
     if answer.request_id:
         return _write_named(answer, plan, layout)

@@ -9,7 +9,7 @@ from typing import Any
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.members import boolean, json_object, string, text, unsigned
 from naiad.frontends.regions import ClientRegions
-from naiad.frontends.wishes import OutputWishes
+from naiad.frontends.requested_outputs import RequestedOutputs
 
 
 @dataclass(slots=True)
@@ -21,14 +21,14 @@ class OutputPlan:
         binary: By name, for those that are.
         heads: Responses up to their binary data, by layout of the outputs (see `infer_response.write_infer`).
         texts: Likewise their JSON behind the id, for responses that have one.
-        wishes: What is wished of single outputs; None for most requests.
+        requested: Outputs in a special form; None for most requests.
     """
 
     binary_by_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
     heads: dict[object, bytes] = field(default_factory=dict)
     texts: dict[object, bytes] = field(default_factory=dict)
-    wishes: OutputWishes | None = None
+    requested: RequestedOutputs | None = None
 
     def is_binary(self, name: str) -> bool:
         """Whether output *name* goes out as binary."""
@@ -62,13 +62,13 @@ def _parse_output(name: str, parameters: Mapping[str, Any], plan: OutputPlan, re
     if not has_region and "classification" not in parameters:
         return
     count = unsigned(parameters.get("classification", 0), "Unable to set 'classification': ")
-    wishes = plan.wishes or OutputWishes()
+    requested = plan.requested or RequestedOutputs()
     if count:
-        wishes.classes[name] = count
+        requested.classes[name] = count
     if has_region:
         _check_region_alone(is_binary=plan.binary[name], has_classes=bool(count))
-        wishes.places[name] = regions.place(*parse_place(parameters, regions))
-    plan.wishes = wishes or None
+        requested.regions[name] = regions.output_region(*parse_region(parameters, regions))
+    plan.requested = requested or None
 
 
 def _check_region_alone(*, is_binary: bool, has_classes: bool) -> None:
@@ -78,7 +78,7 @@ def _check_region_alone(*, is_binary: bool, has_classes: bool) -> None:
         raise InvalidRequestError("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
-def parse_place(parameters: Mapping[str, Any], regions: ClientRegions) -> tuple[str, int, int]:
+def parse_region(parameters: Mapping[str, Any], regions: ClientRegions) -> tuple[str, int, int]:
     """Region, offset and size that the parameters of a tensor name.
 
     Raises:

@@ -71,7 +71,7 @@ class InferPatterns:
     def _remember(self, key: bytes, request: InferRequest, plan: OutputPlan, size: int) -> None:
         if sum([len(tensor.data) for tensor in request.inputs]) != size:
             return  # some of the data is in the JSON, or in a region
-        if plan.wishes is not None:
+        if plan.requested is not None:
             return  # regions come and go, and so do labels
         inputs = []
         start = 0
