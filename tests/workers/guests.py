@@ -39,22 +39,22 @@ class Owner:
         self.lines: list[tuple[str, str]] = []
         self.logged: list[tuple[int, str, str]] = []
 
-    def answered(self, worker, answer, started, ended):
+    def on_response(self, worker, answer, started, ended):
         self.answers.append(answer)
 
-    def is_pressed(self, took_ns):
+    def is_refill_urgent(self, took_ns):
         return False
 
-    def batch_done(self, worker, batch, started, ended):
+    def on_batch_done(self, worker, batch, started, ended):
         self.done.append(tuple(batch.keys))
 
-    def died(self, worker, error):
+    def on_exit(self, worker, error):
         self.deaths.append(error)
 
-    def said(self, worker, level, file, line, message):
+    def on_log_record(self, worker, level, file, line, message):
         self.logged.append((level, file, message))
 
-    def printed(self, worker, stream, line):
+    def on_output_line(self, worker, stream, line):
         self.lines.append((stream, line))
 
     def outputs(self) -> list[np.ndarray]:

@@ -42,13 +42,13 @@ def answers_to(tmp_path, *numbers, keep=True, after=1):
         worker, owner = await started(launch_spec(tmp_path, FILLS))
         seen = []
 
-        def answered(worker, answer, *times):
+        def on_response(worker, answer, *times):
             response = answer.response
             seen.append((answer.key, response.error.message if response.error else len(response.outputs[0].data)))
             if keep:
                 owner.answers.append(answer)
 
-        owner.answered = answered
+        owner.on_response = on_response
         worker.execute([(key, request(number)) for key, number in enumerate(numbers)], len(numbers))
         await until(lambda: owner.done, "the batch")
         owner.answers.clear()

@@ -32,26 +32,26 @@ def test_guest_answers_what_it_is_sent(tmp_path):
     assert not is_running(run(serve()).pid)
 
 
-@pytest.mark.parametrize("is_pressed", [False, True])
-def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path, is_pressed):
+@pytest.mark.parametrize("is_refill_urgent", [False, True])
+def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path, is_refill_urgent):
     async def serve():
         worker, owner = await started(launch_spec(tmp_path, IDENTITY))
-        owner.is_pressed, reports = lambda _: is_pressed, []
-        owner.answered = lambda worker, answer, *_: reports.append(answer.key)
+        owner.is_refill_urgent, reports = lambda _: is_refill_urgent, []
+        owner.on_response = lambda worker, answer, *_: reports.append(answer.key)
 
         def done(worker, batch, *_):
             reports.append("done")
             if batch.keys == [1, 2]:
                 worker.execute([(3, request(3))], 1)
 
-        owner.batch_done = done
+        owner.on_batch_done = done
         worker.execute([(1, request(1)), (2, request(2))], 2)
         await until(lambda: len(reports) == 5, "two batches")
         await worker.stop(10)
         assert (worker.batches, worker.open) == ({}, set())
         return reports
 
-    assert run(serve()) == (["done", 1, 2, "done", 3] if is_pressed else [1, 2, "done", 3, "done"])
+    assert run(serve()) == (["done", 1, 2, "done", 3] if is_refill_urgent else [1, 2, "done", 3, "done"])
 
 
 DIES = """
@@ -86,14 +86,14 @@ def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
 def test_request_sent_after_the_last_answer_of_a_guest_that_is_gone_counts_as_not_begun(tmp_path):
     async def die():
         worker, owner = await started(launch_spec(tmp_path, IDENTITY))
-        batch_done = owner.batch_done
+        on_batch_done = owner.on_batch_done
 
         def send_another(worker, batch, started, ended):
-            batch_done(worker, batch, started, ended)
+            on_batch_done(worker, batch, started, ended)
             if batch.keys == [1]:
                 worker.execute([(2, request(2))], 1)
 
-        owner.batch_done = send_another
+        owner.on_batch_done = send_another
         worker._loop.remove_reader(worker._channel._socket)
         worker.execute([(1, request(1))], 1)
         # The answer lies in the socket, unread, when the guest ends.
@@ -204,7 +204,7 @@ def test_error_in_the_owner_costs_the_guest_and_not_the_server(tmp_path, caplog)
         def broken(*_):
             raise ZeroDivisionError("a fault of ours")
 
-        owner.answered = broken
+        owner.on_response = broken
         worker.execute([(1, request(1))], 1)
         await until(lambda: owner.deaths, "the death")
         assert "its message could not be handled: a fault of ours" in owner.deaths[0].message

@@ -34,28 +34,28 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
 class _Listener:
     """Logs what the guest prints; nothing else can happen before a model serves."""
 
-    def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
     def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002
         """Nothing is traced."""
         return None
 
-    def is_pressed(self, took_ns: int) -> bool:  # noqa: ARG002
+    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002
         """Nothing waits."""
         return False
 
-    def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
-    def died(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
         """Its end is what `start` reports, or what it is for."""
 
-    def said(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged."""
         logger.info("[%s pid %d] %s:%d %s (level %d)", worker.spec.name, worker.pid, file, line, message, level)
 
-    def printed(self, worker: Worker, stream: str, line: str) -> None:
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote."""
         logger.info("[%s pid %d %s] %s", worker.spec.name, worker.pid, stream, line)
 
@@ -63,27 +63,27 @@ class _Listener:
 class NoServices:
     """For guests that have no server to ask: those that complete a configuration."""
 
-    def called(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: Call) -> None:
         """Refuse."""
         worker.result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 
-    def taken(self, worker: Worker, number: int, count: int) -> None:
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """Cannot happen: there are no calls."""
 
-    def ended(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """Cannot happen: there are no calls."""
 
-    def left(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """Cannot happen: there are no calls."""
 
-    def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002
         """Refuse."""
         worker.reply(number, error=_no_services())
 
-    def told(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
         """Ignore."""
 
-    def gone(self, worker: Worker) -> None:
+    def on_worker_exit(self, worker: Worker) -> None:
         """Nothing was held."""
 
 

@@ -44,62 +44,62 @@ _WANT_RELEASE_SECONDS = 0.001
 _RETURNED_LIMIT = 64  # output blocks waiting to be told to the guest before a message of their own tells them
 
 
-class Owner(Protocol):
+class WorkerOwner(Protocol):
     """Who a worker reports to. Called on the event loop's thread."""
 
-    def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
         """A response (or final mark) to one request arrived; execute ran from *started* to *ended* (monotonic ns)."""
 
     def trace_of(self, key: int) -> Trace | None:
         """The trace of a request that has not its last answer."""
 
-    def is_pressed(self, took_ns: int) -> bool:
-        """Whether `batch_done` comes before the answers of a batch that took so long: it brings the next work."""
+    def is_refill_urgent(self, took_ns: int) -> bool:
+        """Whether `on_batch_done` comes before the answers of a batch that took so long: it brings the next work."""
 
-    def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
 
-    def died(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
         """The process is gone without being asked to; called once, never during `start`."""
 
-    def said(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """The model logged something."""
 
-    def printed(self, worker: Worker, stream: str, line: str) -> None:
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """The guest wrote a line to stdout or stderr."""
 
 
-class Services(Protocol):
+class GuestServices(Protocol):
     """What a model may want of the server it runs in. Called on the event loop's thread."""
 
-    def called(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: Call) -> None:
         """The model calls another; answered through `Worker.result`."""
 
-    def taken(self, worker: Worker, number: int, count: int) -> None:
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """The model has taken *count* more results of a call."""
 
-    def ended(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The model cancels calls."""
 
-    def left(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """Nobody looks at further results of these calls."""
 
-    def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
         """The model asks for something; answered through `Worker.reply`."""
 
-    def told(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
         """The model tells something that needs no answer."""
 
-    def gone(self, worker: Worker) -> None:
+    def on_worker_exit(self, worker: Worker) -> None:
         """The process has ended: whatever it held or waited for is void."""
 
 
 _SERVICES = {
-    wire.Kind.TAKEN: "taken",
-    wire.Kind.END_CALLS: "ended",
-    wire.Kind.LEAVE_CALLS: "left",
-    wire.Kind.ASK: "asked",
-    wire.Kind.TELL: "told",
+    wire.Kind.TAKEN: "on_results_consumed",
+    wire.Kind.END_CALLS: "on_calls_cancelled",
+    wire.Kind.LEAVE_CALLS: "on_results_discarded",
+    wire.Kind.ASK: "on_query",
+    wire.Kind.TELL: "on_notification",
 }
 
 
@@ -115,7 +115,7 @@ class Worker:
         readiness: Asks its model whether it is ready; None if that does not define `is_ready`.
     """
 
-    def __init__(self, spec: LaunchSpec, owner: Owner, interface: Interface, services: Services) -> None:
+    def __init__(self, spec: LaunchSpec, owner: WorkerOwner, interface: Interface, services: GuestServices) -> None:
         self.spec = spec
         self.python = ""
         self.memory = InstanceMemory(spec.name)
@@ -170,7 +170,7 @@ class Worker:
         self._startup = startup = Startup(self.spec, self._process, self._send)
         try:
             sock, side = await self._process.spawn(
-                self.memory, lambda stream, line: self._owner.printed(self, stream, line), self._gone
+                self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._gone
             )
         except BaseException:
             self.memory.close()
@@ -279,7 +279,7 @@ class Worker:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
             elif kind == wire.Kind.CALL:
-                self._services.called(self, self._calls.read(payload, self.memory))
+                self._services.on_call(self, self._calls.read(payload, self.memory))
             else:
                 self._message(kind, payload)
         except (wire.WireError, ProtocolError) as error:
@@ -290,7 +290,7 @@ class Worker:
 
     def _responses(self, payload: bytes) -> None:
         read = read_responses(payload, self._interface, self.memory)
-        if read.done and self._owner.is_pressed(read.ended - read.started):
+        if read.done and self._owner.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
             self._pass_on(read)
         else:
@@ -306,7 +306,7 @@ class Worker:
                 continue  # two threads of the model answered at once, or after its sender was ended for it
             if answer.final or answer.again:
                 self.open.discard(answer.key)
-            self._owner.answered(self, answer, read.started, read.ended)
+            self._owner.on_response(self, answer, read.started, read.ended)
 
     def _end_batch(self, read: Responses) -> None:
         batch = self.batches.pop(read.number, None)
@@ -317,7 +317,7 @@ class Worker:
                 self._results.keep(batch.block)
             else:
                 self.memory.release(batch.block)
-        self._owner.batch_done(self, batch, read.started, read.ended)
+        self._owner.on_batch_done(self, batch, read.started, read.ended)
         self._results.retry()
 
     def _tell_returned(self) -> None:
@@ -329,7 +329,7 @@ class Worker:
             raise ProtocolError(f"a message of unknown kind {kind}")
         fields = wire.unpack(kind, payload)
         if kind == wire.Kind.LOG:
-            self._owner.said(self, *fields)
+            self._owner.on_log_record(self, *fields)
         elif kind == wire.Kind.WANT_RELEASE:
             if not self._is_wanted:
                 self._is_wanted = True
@@ -359,11 +359,11 @@ class Worker:
             if self._channel.was_cut and self._last_sent in self.batches:
                 self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
         self._process.exited.set_result(status)
-        self._services.gone(self)
+        self._services.on_worker_exit(self)
         if self._startup is None and not self._is_stopping:
             error = self._process.obituary()
             self._dispose()
-            self._owner.died(self, error)
+            self._owner.on_exit(self, error)
 
     def _channel_ended(self, reason: str) -> None:
         """A guest without its channel is of no use; its exit, which mostly is under way, tells the owner."""

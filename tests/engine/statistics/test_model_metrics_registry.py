@@ -23,11 +23,11 @@ class Guest:
         self.replies.append(("error", error.message) if error is not None else ("ok", text))
 
     def ask(self, what, **fields):
-        self.services.asked(self, 1, what, fields)
+        self.services.on_query(self, 1, what, fields)
         return self.replies[-1]
 
     def tell(self, fields):
-        self.services.told(self, "metrics", fields)
+        self.services.on_notification(self, "metrics", fields)
 
     def make(self, number, name, kind="counter", labels="{}", **fields):
         assert self.ask("metric.family", family=number, name=name, description=name.upper(), kind=kind) == ("ok", "")
@@ -58,12 +58,12 @@ def test_guests_share_metrics_and_take_only_their_own_along(services, metrics):
     assert page(metrics) == (
         '# HELP common COMMON\n# TYPE common counter\ncommon 3\n# HELP own OWN\n# TYPE own gauge\nown{a="1",b="2"} 3\n'
     )
-    services.gone(one)
+    services.on_worker_exit(one)
     assert page(metrics) == "# HELP common COMMON\n# TYPE common counter\ncommon 3\n"
     assert two.ask("metric.value", metric="10") == ("ok", "3.0")
     two.tell({"drop 1": ""})
     assert list(metrics) == []
-    services.gone(two)
+    services.on_worker_exit(two)
 
 
 def test_a_second_guest_gets_the_buckets_of_the_first(services, metrics):

@@ -67,7 +67,7 @@ class CallDesk:
         self._calls: dict[Worker, dict[int, _Outstanding]] = {}
         self._standstill = StandstillWatch(self._calls)
 
-    def called(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: Call) -> None:
         """Submit a call; what is wrong with it is answered as a response."""
         request = call.request
         name = request.model_name
@@ -90,20 +90,20 @@ class CallDesk:
         if version.is_waiting(outstanding.key) and not self._refuse_ring(outstanding):
             self._standstill.suspect()
 
-    def taken(self, worker: Worker, number: int, count: int) -> None:
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """The calling model has taken results."""
         outstanding = self._calls.get(worker, {}).get(number)
         if outstanding is not None:
             outstanding.version.taken(outstanding.key, count)
 
-    def ended(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The calling model cancels calls."""
         for number in numbers:
             outstanding = self._calls.get(worker, {}).get(number)
             if outstanding is not None:
                 outstanding.version.cancel(outstanding.key)
 
-    def left(self, worker: Worker, numbers: Sequence[int]) -> None:
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The calling model looks at no further results."""
         for number in numbers:
             outstanding = self._calls.get(worker, {}).get(number)
@@ -111,7 +111,7 @@ class CallDesk:
                 outstanding.is_left = True
                 outstanding.version.taken_all(outstanding.key)
 
-    def gone(self, worker: Worker) -> None:
+    def on_worker_exit(self, worker: Worker) -> None:
         """The calling guest has ended: nobody wants the answers."""
         for outstanding in self._calls.pop(worker, {}).values():
             outstanding.is_left = True

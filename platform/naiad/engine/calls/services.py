@@ -16,7 +16,7 @@ Listener: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
 
 
 class ModelServices(CallDesk):
-    """See `naiad.workers.worker.Services`, which this implements.
+    """See `naiad.workers.worker.GuestServices`, which this implements.
 
     Attributes:
         answerers: Who answers what models ask, by what is asked.
@@ -30,7 +30,7 @@ class ModelServices(CallDesk):
         self.listeners: dict[str, Listener] = {"standstill": self.stood_still}
         self.departures: list[Callable[[Worker], None]] = []
 
-    def asked(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
         """Pass a question on."""
         answerer = self.answerers.get(what)
         try:
@@ -40,14 +40,14 @@ class ModelServices(CallDesk):
         except NaiadError as error:
             worker.reply(number, error=error)
 
-    def told(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
         """Pass something told on."""
         listener = self.listeners.get(what)
         if listener is not None:
             listener(worker, fields)
 
-    def gone(self, worker: Worker) -> None:
+    def on_worker_exit(self, worker: Worker) -> None:
         """Void what the guest held and waited for."""
-        super().gone(worker)
+        super().on_worker_exit(worker)
         for departed in self.departures:
             departed(worker)

@@ -40,7 +40,7 @@ from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
 from naiad.workers.launch import LaunchSpec, Lease
 from naiad.workers.prewarm import ForkServers, Warmth
-from naiad.workers.worker import Services
+from naiad.workers.worker import GuestServices
 
 logger = logging.getLogger("naiad.engine")
 
@@ -119,7 +119,9 @@ class Loader:
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
 
-    async def load(self, files: ModelFiles, message: pb.ModelConfig, version: int, services: Services) -> ModelVersion:
+    async def load(
+        self, files: ModelFiles, message: pb.ModelConfig, version: int, services: GuestServices
+    ) -> ModelVersion:
         """Load one version.
 
         Args:
@@ -153,7 +155,7 @@ class Loader:
         config: ModelConfig,
         resolution: Resolution,
         environment: GuestEnvironment,
-        services: Services,
+        services: GuestServices,
         warmth: Warmth | None,
     ) -> ModelVersion:
         message = pb.ModelConfig()

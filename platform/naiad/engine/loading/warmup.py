@@ -176,7 +176,7 @@ class WarmUp:
                 self._runs.pop(key, None)
         return run.problems
 
-    def answered(self, answer: Answer) -> None:
+    def on_response(self, answer: Answer) -> None:
         """A guest answered a request that no client sent."""
         run = self._runs.get(answer.key)
         if run is None:

@@ -13,21 +13,21 @@ from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
 from naiad.protocol.metadata import InstanceStatus
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Owner, Services, Worker
+from naiad.workers.worker import GuestServices, Worker, WorkerOwner
 
 logger = logging.getLogger("naiad.engine")
 
 
-class InstanceOwner(Owner, Protocol):
+class InstanceOwner(WorkerOwner, Protocol):
     """Who an instance reports to: a worker's owner that also hears of restarts."""
 
     async def warm_up(self, worker: Worker) -> None:
         """Have a new guest do what it shall have done before it serves; raises NaiadError if that fails."""
 
-    def restarted(self, instance: Instance) -> None:
+    def on_restart(self, instance: Instance) -> None:
         """A new guest took the dead one's place."""
 
-    def gave_up(self, instance: Instance) -> None:
+    def on_restarts_exhausted(self, instance: Instance) -> None:
         """The instance stays dead; `reason` says why."""
 
 
@@ -47,7 +47,7 @@ class Instance:
         owner: InstanceOwner,
         interface: Interface,
         policy: RestartPolicy,
-        services: Services,
+        services: GuestServices,
     ) -> None:
         self.name = spec.name
         self.worker: Worker | None = None
@@ -75,7 +75,7 @@ class Instance:
         """
         self.worker = await self._start_worker()
 
-    def died(self, error: GuestDiedError) -> None:
+    def on_exit(self, error: GuestDiedError) -> None:
         """The guest is gone: plan the next one, or give up."""
         self.worker = None
         self._died_of = death_reason(error)
@@ -124,7 +124,7 @@ class Instance:
                 f"more than --stub-restart-limit={self._policy.limit} allows; load the model again to retry"
             )
             logger.error("'%s' is given up: %s", self.name, self.reason)
-            self._owner.gave_up(self)
+            self._owner.on_restarts_exhausted(self)
             return
         logger.warning("'%s' is restarted in %g s", self.name, decision.delay)
         self._restart = self._loop.create_task(self._restart_after(decision.delay))
@@ -139,7 +139,7 @@ class Instance:
             return
         self.restarts[self._died_of] += 1
         self._restart = None
-        self._owner.restarted(self)
+        self._owner.on_restart(self)
 
 
 def death_reason(error: GuestDiedError) -> str:

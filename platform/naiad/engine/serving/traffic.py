@@ -217,11 +217,11 @@ class Traffic:
 
     # -- reports of workers -------------------------------------------------------------------------------------
 
-    def answered(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
         """Pass a response on to the request's sink."""
         pending = self._pending.get(answer.key)
         if pending is None:
-            self._warm_up.answered(answer)  # or its guest was given up meanwhile, or it is a row without a request
+            self._warm_up.on_response(answer)  # or its guest was given up meanwhile, or it is a row without a request
             return
         if answer.again:
             self._again(worker, pending, started, ended)
@@ -295,14 +295,14 @@ class Traffic:
         logger.error("%s", message)
         self._fail([pending], ModelError(message))
 
-    def is_pressed(self, took_ns: int) -> bool:
+    def is_refill_urgent(self, took_ns: int) -> bool:
         """Whether requests wait, and the guest loses more by waiting for answers to be made than it costs to hurry.
 
         What follows in a sequence may depend on the answers before it.
         """
         return took_ns >= _HURRIED_NS and not self._is_sequential and self._scheduler.waiting_count > 0
 
-    def batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
         """Give the instance its next work."""
         if not batch.size:  # a sample
             return

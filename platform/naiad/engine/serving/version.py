@@ -25,7 +25,7 @@ from naiad.resolution.decision import Resolution
 from naiad.scheduling.sequences.states import State
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Services, Worker
+from naiad.workers.worker import GuestServices, Worker
 
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
 
@@ -50,7 +50,7 @@ class ModelVersion(Traffic):
         version: int,
         specs: Iterable[LaunchSpec],
         policy: RestartPolicy,
-        services: Services,
+        services: GuestServices,
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
         states: Sequence[State] = (),
@@ -166,14 +166,14 @@ class ModelVersion(Traffic):
 
     # -- reports of workers and instances -----------------------------------------------------------------------
 
-    def died(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
         """Fail what the guest worked on, put back what it had not begun, and see to a new guest."""
         self._lose(worker, error)
         for instance in self.instances:
             if instance.worker is worker:
-                instance.died(error)
+                instance.on_exit(error)
 
-    def restarted(self, instance: Instance) -> None:
+    def on_restart(self, instance: Instance) -> None:
         """A new guest may take work."""
         if instance.worker is not None and self._is_started and instance in self._active:
             self._dispatcher.add(instance.worker)
@@ -183,17 +183,17 @@ class ModelVersion(Traffic):
         if worker.spec.name in [instance.name for instance in self._active]:
             await self._warm_up.run(worker)
 
-    def gave_up(self, instance: Instance) -> None:
+    def on_restarts_exhausted(self, instance: Instance) -> None:
         """When the last instance is given up, nothing that waits will ever be served."""
         if all(other.reason for other in self._active):
             self.reason = instance.reason
             self._fail(list(self._scheduler.drain()), NotReadyError(self.reason))
 
-    def said(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
         log_guest_record(self._guest(worker), _LOG_LEVELS.get(level, logging.INFO), file, line, message)
 
-    def printed(self, worker: Worker, stream: str, line: str) -> None:
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote to stdout or stderr."""
         log_guest_line(self._guest(worker), stream, line)
 
