@@ -18,11 +18,11 @@ from naiad.engine.loading.loader import Loader
 from naiad.environments.store.entries import entry_sizes
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http1.connection import Limits
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import Exchange
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
-from naiad.frontends.kserve_grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
 from naiad.frontends.metrics.cache import cache_families

@@ -11,13 +11,13 @@ from typing import Any
 
 from fuzz.engine import CheckedEngine, Complaints
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.http2.fields import Fields
+from naiad.frontends.grpc.messages import PREFIX, PREFIX_SIZE
+from naiad.frontends.http2.field_blocks import Fields
 from naiad.frontends.http2.frames import ErrorCode
-from naiad.frontends.http2.heads import RequestHead
+from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.prefixed import PREFIX, PREFIX_SIZE
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.status import GrpcStatus
 

@@ -12,13 +12,13 @@ from typing import Any
 import hpack
 from fuzz import grpc_target
 from fuzz.engine import CheckedEngine, Complaints
+from naiad.frontends.grpc.messages import PREFIX
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.connection import BUFFER, Connection
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from naiad.frontends.http2.lifespan import Lifetimes
+from naiad.frontends.http2.keepalive import Lifetimes
 from naiad.frontends.http2.limits import Limits
-from naiad.frontends.kserve_grpc.prefixed import PREFIX
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 
 _TURNS = 50
 _LIMITS = Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)

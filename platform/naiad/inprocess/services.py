@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from naiad.config.server.restrictions import header_pattern
 from naiad.config.server.tls import TlsFiles
 from naiad.frontends.access import Access
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
-from naiad.frontends.kserve_grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from naiad.inprocess.running import RunningServer

@@ -6,9 +6,9 @@ from typing import Any
 
 from fakes.serving import LoopThread
 from naiad.frontends.http2.connection import BUFFER, Connection
-from naiad.frontends.http2.heads import RequestHead
-from naiad.frontends.http2.lifespan import Lifetimes
+from naiad.frontends.http2.keepalive import Lifetimes
 from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream
 
 FIRST = ((b":status", b"200"), (b"x-kind", b"echo"))

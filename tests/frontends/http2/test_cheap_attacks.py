@@ -10,7 +10,7 @@ import hpack
 import pytest
 from frontends.http2.peer import REQUEST
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.fields import changes_table
+from naiad.frontends.http2.field_blocks import changes_table
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.http2.limits import Limits
 

@@ -6,7 +6,7 @@ import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.frontends.http2.fields import FieldReader, FieldWriter, changes_table
+from naiad.frontends.http2.field_blocks import FieldReader, FieldWriter, changes_table
 from naiad.frontends.http2.frames import ConnectionProblem
 
 NAMES = st.sampled_from([b"a", b"b", b"content-type", b":status", b"long-name-" * 20])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.frontends.http2.frames import DATA, HEAD
-from naiad.frontends.http2.outbox import Outbox
+from naiad.frontends.http2.send_buffer import Outbox
 
 
 def contents(made):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
-from naiad.frontends.kserve_grpc.settings import GrpcSettings
+from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from tritonclient.grpc import InferenceServerClient
 
 

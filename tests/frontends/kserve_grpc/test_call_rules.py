@@ -13,10 +13,10 @@ from urllib.parse import unquote
 import pytest
 from frontends.http2.peer import Peer
 from naiad.errors import InvalidRequestError
+from naiad.frontends.grpc.messages import MessageReader
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.kserve_grpc import stream_call
-from naiad.frontends.kserve_grpc.prefixed import MessageReader
 from naiad.frontends.status import GrpcStatus
 from tritonclient.grpc import service_pb2
 

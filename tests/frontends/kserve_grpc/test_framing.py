@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.frontends.kserve_grpc import framing
+from naiad.frontends.kserve_grpc import wire_format as framing
 from tritonclient.grpc import service_pb2
 
 RAW = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER

@@ -13,11 +13,11 @@ import pytest
 import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
 from naiad.errors import OptionError
-from naiad.frontends.http2.lifespan import Lifetimes
-from naiad.frontends.kserve_grpc.answers import fit_details
-from naiad.frontends.kserve_grpc.gate import SHUTTING_DOWN
-from naiad.frontends.kserve_grpc.server import GrpcFrontend
-from naiad.frontends.kserve_grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.grpc.gate import SHUTTING_DOWN
+from naiad.frontends.grpc.response_fields import fit_details
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http2.keepalive import Lifetimes
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from tritonclient.utils import InferenceServerException
 
 

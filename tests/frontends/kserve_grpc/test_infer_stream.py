@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes.engine import FakeEngine
 from naiad.errors import Code
-from naiad.frontends.kserve_grpc.gate import SHUTTING_DOWN, Gate
-from naiad.frontends.kserve_grpc.stream import InferStream
+from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
+from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.protocol.inference import InferResponse
 from tritonclient.grpc import service_pb2 as wire
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.frontends.kserve_grpc import codec
+from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from naiad.protocol.datatypes import Datatype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from naiad.frontends.kserve_grpc.prefixed import BufferPool, MessageError, MessageReader, framed
+from naiad.frontends.grpc.messages import BufferPool, MessageError, MessageReader, framed
 
 
 def prefixed(message=b"", size=None):

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar, cast
 
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.fields import FieldReader, Fields
+from naiad.frontends.http2.field_blocks import FieldReader, Fields
+from naiad.frontends.http2.frame_reader import Receiving
 from naiad.frontends.http2.frames import (
     ACK,
     CONTINUATION,
@@ -30,10 +31,9 @@ from naiad.frontends.http2.frames import (
     StreamProblem,
 )
 from naiad.frontends.http2.greeting import NOT_HTTP_2, greeting
-from naiad.frontends.http2.heads import MalformedError, RequestHead, check_fields, request_head
-from naiad.frontends.http2.lifespan import Lifespan, Lifetimes
+from naiad.frontends.http2.keepalive import Lifespan, Lifetimes
 from naiad.frontends.http2.limits import Allowance, Limits
-from naiad.frontends.http2.receiving import Receiving
+from naiad.frontends.http2.request_head import MalformedError, RequestHead, check_fields, request_head
 from naiad.frontends.http2.stream import Receiver, Stream
 
 logger = logging.getLogger("naiad.http2")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.frontends.http2.fields import Fields
+from naiad.frontends.http2.field_blocks import Fields
 from naiad.frontends.http2.frames import ErrorCode
-from naiad.frontends.http2.outbox import Buffer, Outbox
+from naiad.frontends.http2.send_buffer import Buffer, Outbox
 
 
 class Receiver(Protocol):

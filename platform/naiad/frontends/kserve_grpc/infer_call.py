@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.errors import Code, NaiadError
+from naiad.frontends.grpc.call_head import CallHead
+from naiad.frontends.grpc.calls import Serving, SingleCall
 from naiad.frontends.http2.stream import Stream
-from naiad.frontends.kserve_grpc.call_head import CallHead
-from naiad.frontends.kserve_grpc.calls import Serving, SingleCall
 from naiad.frontends.kserve_grpc.service import Inference
 from naiad.protocol.inference import InferResponse
 

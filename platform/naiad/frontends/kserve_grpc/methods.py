@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from naiad.frontends.grpc.call_head import CallHead
+from naiad.frontends.grpc.calls import ControlCall, Serving
 from naiad.frontends.http2.stream import Receiver, Stream
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.call_head import CallHead
-from naiad.frontends.kserve_grpc.calls import ControlCall, Serving
 from naiad.frontends.kserve_grpc.infer_call import InferCall
 from naiad.frontends.kserve_grpc.service import InferenceService
 from naiad.frontends.kserve_grpc.stream_call import StreamCall

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from naiad.frontends.kserve_grpc import codec, framing
+from naiad.frontends.kserve_grpc import request_codec as codec
+from naiad.frontends.kserve_grpc import wire_format as framing
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor, RequestPattern

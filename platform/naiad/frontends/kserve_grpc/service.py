@@ -9,9 +9,10 @@ from typing import NamedTuple
 from naiad.engine.door import EngineDoor
 from naiad.errors import UnsupportedRequestError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.kserve_grpc import codec, messages
+from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.kserve_grpc import control_messages as messages
+from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.gate import Gate
 from naiad.frontends.kserve_grpc.log_settings import log_settings_changed
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.trace_settings import trace_settings_changed

@@ -6,13 +6,13 @@ from collections import deque
 from typing import Any
 
 from naiad.errors import NotReadyError
+from naiad.frontends.grpc import response_fields as answers
+from naiad.frontends.grpc.call_head import CallHead
+from naiad.frontends.grpc.calls import CUT_OFF, Call, Serving
+from naiad.frontends.grpc.gate import SHUTTING_DOWN
+from naiad.frontends.grpc.messages import framed
 from naiad.frontends.http2.stream import Stream
-from naiad.frontends.kserve_grpc import answers
-from naiad.frontends.kserve_grpc.call_head import CallHead
-from naiad.frontends.kserve_grpc.calls import CUT_OFF, Call, Serving
-from naiad.frontends.kserve_grpc.gate import SHUTTING_DOWN
-from naiad.frontends.kserve_grpc.prefixed import framed
-from naiad.frontends.kserve_grpc.stream import InferStream
+from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.status import GrpcStatus
 
 _MOST_UNSENT = 1 << 22

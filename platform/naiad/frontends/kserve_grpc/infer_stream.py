@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.kserve_grpc import codec
-from naiad.frontends.kserve_grpc.gate import Gate
+from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tracing.tracer import NO_HEADERS

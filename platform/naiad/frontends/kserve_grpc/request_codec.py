@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 
 from naiad.engine.door import LATEST
 from naiad.errors import Code, InvalidRequestError, NaiadError
-from naiad.frontends.kserve_grpc import contents, framing, outputs, parameters
+from naiad.frontends.kserve_grpc import contents, outputs, parameters
+from naiad.frontends.kserve_grpc import wire_format as framing
 from naiad.frontends.kserve_grpc.service_pb2 import (
     ModelInferRequest,
     ModelInferResponse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from naiad.frontends.http2.fields import Fields
+from naiad.frontends.http2.field_blocks import Fields
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _WRONG_IN_VALUES = re.compile(rb"[\0\r\n]")

@@ -13,17 +13,17 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc.call_head import CallHead, HeadReader
+from naiad.frontends.grpc.calls import Serving
+from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http2.connection import BUFFER, Connection
-from naiad.frontends.http2.heads import RequestHead
 from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Receiver, Stream
-from naiad.frontends.kserve_grpc.call_head import CallHead, HeadReader
-from naiad.frontends.kserve_grpc.calls import Serving
-from naiad.frontends.kserve_grpc.gate import Gate
 from naiad.frontends.kserve_grpc.methods import Method, methods_of
 from naiad.frontends.kserve_grpc.restricted import Guard
 from naiad.frontends.kserve_grpc.service import InferenceService
-from naiad.frontends.kserve_grpc.settings import GrpcSettings
 from naiad.frontends.tls import grpc_context
 
 logger = logging.getLogger("naiad.grpc")

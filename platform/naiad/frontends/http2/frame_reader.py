@@ -28,7 +28,7 @@ from naiad.frontends.http2.frames import (
     StreamProblem,
 )
 from naiad.frontends.http2.limits import Limits
-from naiad.frontends.http2.sending import Sending
+from naiad.frontends.http2.sender import Sending
 from naiad.frontends.http2.stream import Stream
 
 _DIRECT = 1 << 15

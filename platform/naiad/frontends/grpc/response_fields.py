@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from naiad.frontends.http2.fields import Fields
-from naiad.frontends.kserve_grpc.prefixed import Encoding
+from naiad.frontends.grpc.messages import Encoding
+from naiad.frontends.http2.field_blocks import Fields
 from naiad.frontends.status import GrpcStatus
 
 _BEGIN: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))

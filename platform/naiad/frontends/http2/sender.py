@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.fields import Fields, FieldWriter
+from naiad.frontends.http2.field_blocks import Fields, FieldWriter
 from naiad.frontends.http2.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -20,8 +20,8 @@ from naiad.frontends.http2.frames import (
     ErrorCode,
     StreamProblem,
 )
-from naiad.frontends.http2.outbox import Buffer, Outbox
-from naiad.frontends.http2.peer import PeerSettings
+from naiad.frontends.http2.send_buffer import Buffer, Outbox
+from naiad.frontends.http2.settings import PeerSettings
 from naiad.frontends.http2.stream import Stream
 
 _JOINED = 1 << 16

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from naiad.frontends.http2.frames import ConnectionProblem, ErrorCode
-from naiad.frontends.http2.peer import DEFAULT_TABLE_SIZE
+from naiad.frontends.http2.settings import DEFAULT_TABLE_SIZE
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from naiad.frontends.access import PROPAGATED
-from naiad.frontends.http2.fields import Fields
-from naiad.frontends.http2.heads import RequestHead
-from naiad.frontends.kserve_grpc.answers import refusal
-from naiad.frontends.kserve_grpc.prefixed import Encoding
-from naiad.frontends.kserve_grpc.settings import CompressionLevel
+from naiad.frontends.grpc.messages import Encoding
+from naiad.frontends.grpc.response_fields import refusal
+from naiad.frontends.grpc.settings import CompressionLevel
+from naiad.frontends.http2.field_blocks import Fields
+from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.status import GrpcStatus
 
 M = TypeVar("M")

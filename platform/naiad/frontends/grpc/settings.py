@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from naiad.frontends.http2.lifespan import Lifetimes
+from naiad.frontends.http2.keepalive import Lifetimes
 
 _FOR_EVER = 2**31 - 1
 """As many milliseconds are none that are waited for, as in gRPC."""

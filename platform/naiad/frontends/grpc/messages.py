@@ -12,7 +12,7 @@ from typing import Literal
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.http1.compression import compress, decompress
-from naiad.frontends.kserve_grpc.codec import MAX_MESSAGE_SIZE
+from naiad.frontends.kserve_grpc.request_codec import MAX_MESSAGE_SIZE
 from naiad.frontends.status import GrpcStatus
 from naiad.protocol.inference import Buffer
 

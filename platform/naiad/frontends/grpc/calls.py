@@ -14,14 +14,14 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError
 from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc import response_fields as answers
+from naiad.frontends.grpc.call_head import CallHead
+from naiad.frontends.grpc.gate import Gate
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, MessageError, MessageReader, framed
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
-from naiad.frontends.kserve_grpc import answers
-from naiad.frontends.kserve_grpc.call_head import CallHead
-from naiad.frontends.kserve_grpc.framing import size_of
-from naiad.frontends.kserve_grpc.gate import Gate
-from naiad.frontends.kserve_grpc.prefixed import PREFIX_SIZE, BufferPool, MessageError, MessageReader, framed
 from naiad.frontends.kserve_grpc.service import InferenceService
+from naiad.frontends.kserve_grpc.wire_format import size_of
 from naiad.frontends.status import GRPC_STATUS, GrpcStatus
 from naiad.protocol.inference import Buffer, InferRequest
 

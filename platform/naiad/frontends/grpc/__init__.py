@@ -1,0 +1,1 @@
+"""The transport of gRPC: calls on the streams of HTTP/2. It knows no service."""
