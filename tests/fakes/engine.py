@@ -61,7 +61,7 @@ class FakeEngine:
         self.ready = True
         self.requests: list[InferRequest] = []
         self.cancelled: list[int] = []
-        self.taken_counts: dict[int, int] = {}
+        self.confirmed_counts: dict[int, int] = {}
         self.held: dict[int, tuple[InferRequest, Sink]] = {}
         self.loads: list[tuple[str, dict[str, str | bytes]]] = []
         self.unloads: list[tuple[str, bool]] = []
@@ -129,7 +129,7 @@ class FakeEngine:
         await asyncio.sleep(0)
         self.unloads.append((name, unload_dependents))
 
-    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         self._find(name, version)
         if name == "later":
             return None
@@ -145,8 +145,8 @@ class FakeEngine:
         model.answer(self, request, sink)
         return self._tickets
 
-    def taken(self, ticket: int, count: int = 1) -> None:
-        self.taken_counts[ticket] = self.taken_counts.get(ticket, 0) + count
+    def confirm_sent(self, ticket: int, count: int = 1) -> None:
+        self.confirmed_counts[ticket] = self.confirmed_counts.get(ticket, 0) + count
 
     def cancel(self, ticket: int) -> None:
         self.cancelled.append(ticket)

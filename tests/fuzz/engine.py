@@ -42,8 +42,8 @@ class CheckedEngine(FakeEngine):
         """Keep no more of what was asked than the last few."""
         for kept in (self.requests, self.cancelled, self.loads, self.unloads):
             del kept[:-8]
-        if len(self.taken_counts) > 1000:
-            self.taken_counts.clear()
+        if len(self.confirmed_counts) > 1000:
+            self.confirmed_counts.clear()
 
 
 class Complaints(logging.Handler):

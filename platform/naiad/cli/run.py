@@ -189,6 +189,6 @@ class _Responses:
         self.total_ns = time.monotonic_ns() - self._started
         if response is not None:
             self.answers.append(answer_of(response, self.total_ns))
-            self._loop.call_soon(lambda: self._engine.taken(self.ticket))
+            self._loop.call_soon(lambda: self._engine.confirm_sent(self.ticket))
         if final and not self.ended.done():
             self.ended.set_result(None)

@@ -58,7 +58,7 @@ class EngineDoor(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Begin to unload a model (explicit control mode only)."""
 
-    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         """Where the body of a request may be read to, so that it need not be copied there for the model.
 
         Args:
@@ -83,7 +83,7 @@ class EngineDoor(Protocol):
     def cancel(self, ticket: int) -> None:
         """Take a request back: dropped if it still waits, else the model may notice. Unknown tickets are ignored."""
 
-    def taken(self, ticket: int, count: int = 1) -> None:
+    def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """Say that *count* responses have left for the client (their bytes are in the system's hands).
 
         Only needed where a request may have many responses: the model is held back while too many wait. Unknown

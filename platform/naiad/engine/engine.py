@@ -277,9 +277,9 @@ class Engine:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def land(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         """Where the body of a request may be read to. See `EngineDoor.land`."""
-        return self._registry.find(name, version).land(size, ahead)
+        return self._registry.find(name, version).reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """Queue *request*; its responses go to *sink*. See `EngineDoor.submit`."""
@@ -294,11 +294,11 @@ class Engine:
         if version is not None:
             version.cancel(ticket & _KEY_MASK)
 
-    def taken(self, ticket: int, count: int = 1) -> None:
+    def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """Say that responses have left for the client. See `EngineDoor.taken`."""
         version = self._registry.by_number.get(ticket >> _KEY_BITS)
         if version is not None:
-            version.taken(ticket & _KEY_MASK, count)
+            version.confirm_sent(ticket & _KEY_MASK, count)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -339,6 +339,6 @@ class Engine:
             await asyncio.sleep(_TIDY_SECONDS)
             try:
                 for version in self._registry.ready_versions():
-                    version.tidy()
+                    version.release_idle_memory()
             except Exception:
                 logger.exception("cannot tidy up")

@@ -154,7 +154,7 @@ class CachedAnswers:
         self._statistics.hit(took)
         if request.trace is not None:
             now = began + took
-            request.trace.composed(began, now, now, now, now)
+            request.trace.on_composed(began, now, now, now, now)
         if self._order is not None:
             sink = OrderedSink(self._order, sink)
             sink.begin()

@@ -79,10 +79,10 @@ class ServedVersion(Protocol):
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
 
-    def tidy(self) -> None:
+    def release_idle_memory(self) -> None:
         """Called now and then: hand back what is not needed."""
 
-    def land(self, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Where the body of a request may be read to; None where it makes no difference."""
 
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
@@ -91,7 +91,7 @@ class ServedVersion(Protocol):
     def cancel(self, key: int) -> None:
         """Take a request back."""
 
-    def withdraw(self, key: int, error: NaiadError) -> None:
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
         """Answer a request that waits for an instance with *error*."""
 
     def is_waiting(self, key: int) -> bool:
@@ -100,10 +100,10 @@ class ServedVersion(Protocol):
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
         """What the request waits for: each time, the guests any of which could answer (none: one is being started)."""
 
-    def taken(self, key: int, count: int) -> None:
+    def confirm_sent(self, key: int, count: int) -> None:
         """Note that responses have left for the client."""
 
-    def taken_all(self, key: int) -> None:
+    def waive_flow_control(self, key: int) -> None:
         """Note that no response of a request will ever wait for its client again."""
 
 

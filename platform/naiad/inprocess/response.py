@@ -131,7 +131,7 @@ class Submission:
     # These run on the engine's thread, where the ticket is known.
 
     def _tell_taken(self, count: int) -> None:
-        self._engine.taken(self.ticket, count)
+        self._engine.confirm_sent(self.ticket, count)
 
     def _tell_cancelled(self) -> None:
         self._engine.cancel(self.ticket)

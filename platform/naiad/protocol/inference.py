@@ -78,16 +78,16 @@ class Trace(Protocol):
     def context(self) -> bytes | None:
         """What the model is told of it, as JSON; empty for a trace of which there is nothing to tell, None for none."""
 
-    def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+    def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """Note when it was queued, taken to a guest, begun and finished there, and answered: monotonic nanoseconds."""
 
-    def composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+    def on_composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """Likewise where nothing was computed: times of an ensemble's steps, or of finding a kept response."""
 
-    def child(self, request: InferRequest, sink: Sink) -> Sink:
+    def start_child(self, request: InferRequest, sink: Sink) -> Sink:
         """Trace a request that this one leads to; return the sink for its responses."""
 
-    def refused(self) -> None:
+    def on_rejected(self) -> None:
         """Note that it was not taken up, so that nothing more will happen."""
 
 

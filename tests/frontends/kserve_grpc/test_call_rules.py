@@ -303,11 +303,11 @@ def test_a_client_that_does_not_read_its_stream_holds_its_model_back(served, con
     content = b""
     while len(content) < 100:
         content += peer.until(frames.DATA).payload
-    assert served.loop.call(lambda: sum(served.engine.taken_counts.values())) < 5
+    assert served.loop.call(lambda: sum(served.engine.confirmed_counts.values())) < 5
     peer.send(frames.window_update(1, 1 << 20), frames.window_update(0, 1 << 20))
     while content.count(b"repeat") < 50:
         content += peer.until(frames.DATA).payload
-    served.loop.until(lambda: sum(served.engine.taken_counts.values()) == 50)
+    served.loop.until(lambda: sum(served.engine.confirmed_counts.values()) == 50)
 
 
 def test_requests_of_a_client_that_does_not_read_wait(served, connect):

@@ -261,4 +261,4 @@ def test_the_engine_is_told_when_responses_of_decoupled_models_have_left():
     stream.engine.release()
     for _, ticket in stream.stream.outgoing:
         stream.stream.sent(ticket)
-    assert stream.engine.taken_counts == {1: 1}
+    assert stream.engine.confirmed_counts == {1: 1}

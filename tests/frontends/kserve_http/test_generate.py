@@ -92,7 +92,9 @@ def test_any_other_number_of_responses_is_an_error_under_the_status_of_the_first
     client.send(generate("repeat", {"IN": count}))
     answer = client.read()
     assert (answer.status, answer.json()) == (200, {"error": NOT_ONE})
-    taken = server.loop.call(lambda: server.engine.taken_counts.get(1, 0))  # when the answer's turn of the loop is over
+    taken = server.loop.call(
+        lambda: server.engine.confirmed_counts.get(1, 0)
+    )  # when the answer's turn of the loop is over
     assert taken == count, "responses that go nowhere must not hold the model back"
 
 
@@ -152,7 +154,7 @@ def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(serv
     client.send(LIVE)
     assert client.read().status == 200
     # Not before: the client may have all of them while the server still learns which request they belong to.
-    assert server.engine.taken_counts.get(1, 0) == count
+    assert server.engine.confirmed_counts.get(1, 0) == count
 
 
 def test_responses_of_one_turn_leave_together_but_for_the_first(client, paced, monkeypatch):
@@ -256,12 +258,12 @@ def test_slow_reader_holds_its_stream_back_and_loses_nothing(server, client, pac
     texts = [f"{n}" + "x" * (1 << 18) for n in range(100)]  # more than the kernel keeps for a connection
     for text in texts:
         paced.send(text)
-    assert 0 < server.engine.taken_counts[1] < len(texts)
+    assert 0 < server.engine.confirmed_counts[1] < len(texts)
     paced.send(final=True)
-    assert server.engine.taken_counts[1] < len(texts)
+    assert server.engine.confirmed_counts[1] < len(texts)
     assert client.read_head().status == 200
     assert client.read_chunks() == [paced_event(text) for text in texts]
-    server.until(lambda engine: engine.taken_counts[1] == len(texts))
+    server.until(lambda engine: engine.confirmed_counts[1] == len(texts))
     assert client.read().status == 200
     assert server.engine.cancelled == []
 
@@ -272,12 +274,12 @@ def test_client_that_leaves_a_stream_cancels_it_and_holds_nothing_back(server, p
         wait_for_sinks(paced, 1)
         for _ in range(100):
             paced.send("x" * (1 << 18))
-        assert server.engine.taken_counts[1] < 100
+        assert server.engine.confirmed_counts[1] < 100
     server.until(lambda engine: engine.cancelled == [1])
-    server.until(lambda engine: engine.taken_counts[1] == 100)
+    server.until(lambda engine: engine.confirmed_counts[1] == 100)
     paced.send("late")
     paced.send(final=True)
-    assert server.engine.taken_counts[1] == 101
+    assert server.engine.confirmed_counts[1] == 101
     assert len(server.engine.requests) == 1, "what was sent ahead is dropped"
 
 

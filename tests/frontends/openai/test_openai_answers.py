@@ -30,7 +30,7 @@ def test_responses_after_a_failure_are_counted_too(stream):
         got = api.ask("completions", prompt="x", stream=stream)
         assert (got.status, got.json()["error"]["type"]) == (500, "server_error")
         assert "Expected to find 1 string" in got.json()["error"]["message"]
-        assert api.loop.call(lambda: (api.engine.cancelled, api.engine.taken_counts)) == ([1], {1: 3})
+        assert api.loop.call(lambda: (api.engine.cancelled, api.engine.confirmed_counts)) == ([1], {1: 3})
 
 
 def test_responses_with_more_vectors_than_one_are_counted_and_the_first_is_the_answer():
@@ -42,7 +42,7 @@ def test_responses_with_more_vectors_than_one_are_counted_and_the_first_is_the_a
     with served(twice) as api:
         got = api.ask("embeddings", input="x")
         assert got.json()["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0]}]
-        assert api.loop.call(lambda: api.engine.taken_counts) == {1: 2}
+        assert api.loop.call(lambda: api.engine.confirmed_counts) == {1: 2}
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}]', "[[1.0], [2.0]]", "7", "[", "null", '["a"]'])
@@ -58,7 +58,7 @@ def test_the_answers_of_all_prompts_may_come_before_the_tickets():
     with served(lambda _, request, sink: sink.send(said(given(request).upper()), True)) as api:
         got = api.ask("completions", prompt=["a", "b", "c"])
         assert [choice["text"] for choice in got.json()["choices"]] == ["A", "B", "C"]
-        assert api.loop.call(lambda: api.engine.taken_counts) == {1: 1, 2: 1, 3: 1}
+        assert api.loop.call(lambda: api.engine.confirmed_counts) == {1: 1, 2: 1, 3: 1}
 
 
 def test_prompts_behind_one_that_failed_at_once_are_not_even_asked():

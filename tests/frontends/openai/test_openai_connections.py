@@ -65,7 +65,7 @@ def test_what_was_asked_behind_a_stream_is_answered_after_it():
         api.loop.call(model.sinks[0].send, said("ended"), True)
         rest = read_until(connection, b'"next"')
         assert rest.index(b"[DONE]") < rest.index(b"HTTP/1.1 200 OK") < rest.index(b'"next"')
-        assert api.loop.call(lambda: api.engine.taken_counts) == {1: 2, 2: 1}
+        assert api.loop.call(lambda: api.engine.confirmed_counts) == {1: 2, 2: 1}
 
 
 def test_a_client_that_left_has_its_inferences_cancelled_and_responses_counted_all_the_same():
@@ -78,7 +78,7 @@ def test_a_client_that_left_has_its_inferences_cancelled_and_responses_counted_a
         for sink in model.sinks:
             api.loop.call(sink.send, said("nobody reads this"), False)
             api.loop.call(sink.send, None, True)
-        assert api.engine.taken_counts == {1: 2, 2: 2}
+        assert api.engine.confirmed_counts == {1: 2, 2: 2}
 
 
 def test_responses_wait_for_a_client_that_does_not_read_and_count_once_it_does():
@@ -89,9 +89,9 @@ def test_responses_wait_for_a_client_that_does_not_read_and_count_once_it_does()
         for _ in range(40):
             api.loop.call(model.sinks[0].send, said("long " * (1 << 18)), False)
         api.loop.call(model.sinks[0].send, None, True)
-        assert api.engine.taken_counts[1] < 41
+        assert api.engine.confirmed_counts[1] < 41
         read_until_end(connection)
-        api.loop.until(lambda: api.engine.taken_counts[1] == 41)
+        api.loop.until(lambda: api.engine.confirmed_counts[1] == 41)
 
 
 def read_until_end(connection):

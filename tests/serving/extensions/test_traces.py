@@ -27,7 +27,7 @@ def ask(tracer, count=1, model="m", request_id=""):
         request = InferRequest(model, -1, [], request_id)
         sink = tracer.traced(request, Ignoring(), "HTTP")
         if request.trace is not None:
-            request.trace.computed(10, 20, 30, 40, 50)
+            request.trace.on_computed(10, 20, 30, 40, 50)
         sink.send(InferResponse(model, 3), True)
 
 

@@ -40,7 +40,7 @@ class _Outstanding:
             self._desk.forget(self)
         if self.is_left:
             if response is not None:
-                self.version.taken(self.key, 1)
+                self.version.confirm_sent(self.key, 1)
             return
         if self.call.is_decoupled:
             self.worker.result(self.call.number, response, final)
@@ -81,7 +81,7 @@ class CallDesk:
             except NaiadError:
                 self.forget(outstanding)
                 if request.trace is not None:
-                    request.trace.refused()
+                    request.trace.on_rejected()
                 raise
         except NaiadError as error:
             message = f"Model {name} - Error when running inference: {error.message}"
@@ -94,7 +94,7 @@ class CallDesk:
         """The calling model has taken results."""
         outstanding = self._calls.get(worker, {}).get(number)
         if outstanding is not None:
-            outstanding.version.taken(outstanding.key, count)
+            outstanding.version.confirm_sent(outstanding.key, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The calling model cancels calls."""
@@ -109,13 +109,13 @@ class CallDesk:
             outstanding = self._calls.get(worker, {}).get(number)
             if outstanding is not None:
                 outstanding.is_left = True
-                outstanding.version.taken_all(outstanding.key)
+                outstanding.version.waive_flow_control(outstanding.key)
 
     def on_worker_exit(self, worker: Worker) -> None:
         """The calling guest has ended: nobody wants the answers."""
         for outstanding in self._calls.pop(worker, {}).values():
             outstanding.is_left = True
-            outstanding.version.taken_all(outstanding.key)
+            outstanding.version.waive_flow_control(outstanding.key)
             outstanding.version.cancel(outstanding.key)
 
     def forget(self, outstanding: _Outstanding) -> None:
@@ -176,7 +176,7 @@ class CallDesk:
 def _traced(worker: Worker, caller: int, request: InferRequest, sink: Sink) -> Sink:
     """Make the call's trace a child of that of the calling model's request *caller*, if it is traced."""
     trace = worker.trace_of(caller)
-    return sink if trace is None else trace.child(request, sink)
+    return sink if trace is None else trace.start_child(request, sink)
 
 
 def _no_response(call: Call) -> InferResponse:

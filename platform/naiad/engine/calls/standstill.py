@@ -38,7 +38,7 @@ def refuse(call: OpenCall, ring: Sequence[Worker]) -> None:
         f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
         "call from decoupled models whose execute returns meanwhile"
     )
-    call.version.withdraw(call.key, error)
+    call.version.reject_waiting(call.key, error)
 
 
 class StandstillWatch:

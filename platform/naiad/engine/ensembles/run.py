@@ -134,7 +134,7 @@ class Run:
         """Responses have left for the client."""
         self._do(self._machine.taken(count))
 
-    def taken_all(self) -> None:
+    def waive_flow_control(self) -> None:
         """Nobody looks at further responses."""
         self._is_left = True
         self.taken(1 << 40)
@@ -215,4 +215,4 @@ class Run:
         self._answers.totals.composed(self._batch_size, self._queued, begun, now, self._took)
         if self.request.trace is not None:
             started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
-            self.request.trace.composed(self._queued, begun, started, ended, ended + self._took[2])
+            self.request.trace.on_composed(self._queued, begun, started, ended, ended + self._took[2])

@@ -196,10 +196,12 @@ class Submission:
             request = self._request(step, desk.plan(self.step, version))
             self._inputs = ()
             trace = run.request.trace
-            self._key = version.submit(request, self if trace is None else trace.child(request, self), alone=run.alone)
+            self._key = version.submit(
+                request, self if trace is None else trace.start_child(request, self), alone=run.alone
+            )
         except NaiadError as error:
             if request is not None and request.trace is not None:
-                request.trace.refused()
+                request.trace.on_rejected()
             run.failed(self._number, error, True)
             return
         if version.is_waiting(self._key):
@@ -229,18 +231,18 @@ class Submission:
             self,
         )
 
-    def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
+    def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
         """Note how long the step's model took; told before its last response."""
         self.took = (started - laid_out, ended - started, done - ended)
 
-    composed = computed
+    on_composed = on_computed
     context = None
 
-    def child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
+    def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
         """Trace nothing: where something does, this stands behind it."""
         return sink
 
-    def refused(self) -> None:
+    def on_rejected(self) -> None:
         """Nothing to do: the run is told otherwise."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
@@ -267,14 +269,14 @@ class Submission:
         """Nobody waits for it any more."""
         if self._version is not None:
             self._version.cancel(self._key)
-            self._version.taken_all(self._key)
+            self._version.waive_flow_control(self._key)
         elif self._desk.limits.is_waiting(self.step, self):
             self._run.failed(self._number, cancelled(), True)
 
     def taken(self) -> None:
         """One of its responses, and all that was made from it, has left."""
         if self._version is not None:
-            self._version.taken(self._key, 1)
+            self._version.confirm_sent(self._key, 1)
 
     @property
     def is_waiting(self) -> bool:

@@ -141,12 +141,12 @@ class EnsembleVersion:
         """None ever waits: what waits are the requests of its steps."""
         return 0
 
-    def tidy(self) -> None:
+    def release_idle_memory(self) -> None:
         """Nothing to hand back."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def land(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002
         """Anywhere: which of its models gets what is known only later."""
         return None
 
@@ -182,7 +182,7 @@ class EnsembleVersion:
         if run is not None:
             run.cancel()
 
-    def withdraw(self, key: int, error: NaiadError) -> None:
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
         """Answer a request with *error*."""
         run = self._runs.get(key)
         if run is not None:
@@ -198,17 +198,17 @@ class EnsembleVersion:
         run = self._runs.get(key)
         return [] if run is None else [servers for step in run.submissions for servers in step.waits]
 
-    def taken(self, key: int, count: int) -> None:
+    def confirm_sent(self, key: int, count: int) -> None:
         """Note that responses have left for the client; steps may be held back until they have."""
         run = self._runs.get(key)
         if run is not None:
             run.taken(count)
 
-    def taken_all(self, key: int) -> None:
+    def waive_flow_control(self, key: int) -> None:
         """Note that no response of a request will ever wait for its client again."""
         run = self._runs.get(key)
         if run is not None:
-            run.taken_all()
+            run.waive_flow_control()
 
     def _finished(self, key: int) -> None:
         self._runs.pop(key, None)

@@ -72,10 +72,10 @@ class Handover:
         version, key = self._part(key)
         version.cancel(key)
 
-    def withdraw(self, key: int, error: NaiadError) -> None:
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
         """See `ServedVersion`."""
         version, key = self._part(key)
-        version.withdraw(key, error)
+        version.reject_waiting(key, error)
 
     def is_waiting(self, key: int) -> bool:
         """See `ServedVersion`."""
@@ -87,15 +87,15 @@ class Handover:
         version, key = self._part(key)
         return version.waits_of(key)
 
-    def taken(self, key: int, count: int) -> None:
+    def confirm_sent(self, key: int, count: int) -> None:
         """See `ServedVersion`."""
         version, key = self._part(key)
-        version.taken(key, count)
+        version.confirm_sent(key, count)
 
-    def taken_all(self, key: int) -> None:
+    def waive_flow_control(self, key: int) -> None:
         """See `ServedVersion`."""
         version, key = self._part(key)
-        version.taken_all(key)
+        version.waive_flow_control(key)
 
     # -- all of them --------------------------------------------------------------------------------------------
 
@@ -107,10 +107,10 @@ class Handover:
         """See `ServedVersion`."""
         return sum(version.finish_sequences() for version in (self.new, *self.olds))
 
-    def tidy(self) -> None:
+    def release_idle_memory(self) -> None:
         """See `ServedVersion`."""
         for version in (self.new, *self.olds):
-            version.tidy()
+            version.release_idle_memory()
 
     # -- the new version's --------------------------------------------------------------------------------------
 
@@ -154,9 +154,9 @@ class Handover:
         """See `ServedVersion`."""
         return self.new.totals
 
-    def land(self, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `ServedVersion`."""
-        return self.new.land(size, ahead)
+        return self.new.reserve_input(size, ahead)
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """See `ServedVersion`."""

@@ -174,9 +174,9 @@ class Traffic:
         if pending.worker is not None:
             pending.worker.cancel([key])
         else:
-            self.withdraw(key, _cancelled())
+            self.reject_waiting(key, _cancelled())
 
-    def withdraw(self, key: int, error: NaiadError) -> None:
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
         """Answer a request that waits for an instance with *error*."""
         pending = self._pending.get(key)
         if pending is not None and self._dispatcher.withdraw(pending):
@@ -198,13 +198,13 @@ class Traffic:
         pending = self._pending.get(key)
         return pending is not None and pending.worker is None
 
-    def taken(self, key: int, count: int) -> None:
+    def confirm_sent(self, key: int, count: int) -> None:
         """Note that responses have left for the client; its model may be held back until they have."""
         pending = self._pending.get(key)
         if pending is not None:
             pending.has_left(count)
 
-    def taken_all(self, key: int) -> None:
+    def waive_flow_control(self, key: int) -> None:
         """Note that no response of a request will ever wait for its client again."""
         pending = self._pending.get(key)
         if pending is not None and pending.worker is not None:
@@ -242,7 +242,7 @@ class Traffic:
             if error is not None:
                 self._erred(pending, error, now)
             if pending.request.trace is not None:
-                pending.request.trace.computed(pending.queued, pending.laid_out, started, ended, now)
+                pending.request.trace.on_computed(pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
 
     def _erred(self, pending: Pending, error: NaiadError, now: int) -> None:

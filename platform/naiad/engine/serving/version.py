@@ -134,7 +134,7 @@ class ModelVersion(Traffic):
         """Requests that wait for an instance."""
         return self._dispatcher.waiting_count
 
-    def tidy(self) -> None:
+    def release_idle_memory(self) -> None:
         """Called now and then: hand blocks back, and after a pause free pages too."""
         was_busy, self._busy = self._busy, bool(self._pending)
         idle = not was_busy and not self._busy and self._trims_due > 0
@@ -144,7 +144,7 @@ class ModelVersion(Traffic):
         if idle:
             self._trims_due -= 1
 
-    def land(self, size: int, ahead: int) -> memoryview | None:
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Where the body of a request may be read to: to the instance that has least to do.
 
         None where schedulers put requests together, which lays them out side by side, or may give one out again.

@@ -27,7 +27,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-class TakenCount:
+class SentCount:
     """Tells the engine how many responses have left, also of those that left before the ticket was known."""
 
     __slots__ = ("_count", "_taken", "_ticket")
@@ -67,7 +67,7 @@ class EventWriter:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
-        self._events: deque[tuple[bytes, TakenCount]] = deque()
+        self._events: deque[tuple[bytes, SentCount]] = deque()
         self._size = 0  # bytes of those added since any were written
         self._head = b""  # made, and not written
         self._is_chunked: bool | None = None  # unknown until the head is made
@@ -91,7 +91,7 @@ class EventWriter:
         exchange.on_resume(self._write_now)
         self._head = stream_head(status, EVENT_STREAM, extra, is_chunked=self._is_chunked)
 
-    def add(self, data: bytes, taken: TakenCount) -> None:
+    def add(self, data: bytes, taken: SentCount) -> None:
         """Take events that are due, made of one response; `write` writes them."""
         self._events.append((data, taken))
         self._size += len(data)
@@ -132,11 +132,11 @@ class EventWriter:
         elif self._head:
             exchange.write(self._take()[0])
 
-    def _take(self) -> tuple[bytes, dict[TakenCount, int]]:
+    def _take(self) -> tuple[bytes, dict[SentCount, int]]:
         """What is to be written next, and how many responses it was made of; where no events are, the head alone."""
         parts = [self._head]
         self._head = b""
-        counts: dict[TakenCount, int] = {}
+        counts: dict[SentCount, int] = {}
         size = 0
         while self._events and size < _TOGETHER:
             data, taken = self._events.popleft()
@@ -152,7 +152,7 @@ class EventStream:
 
     __slots__ = ("_headers", "_is_ended", "_taken", "_writer")
 
-    def __init__(self, exchange: Exchange, taken: TakenCount, headers: HeaderLines = no_headers) -> None:
+    def __init__(self, exchange: Exchange, taken: SentCount, headers: HeaderLines = no_headers) -> None:
         self._writer = EventWriter(exchange)
         self._headers = headers
         self._taken = taken

@@ -102,7 +102,7 @@ class InferStream:
     def sent(self, ticket: int | None) -> None:
         """Note that a message has left for the client: its model is held back while too many wait."""
         if ticket is not None:
-            self._engine.taken(ticket)
+            self._engine.confirm_sent(ticket)
 
     def end_of_requests(self) -> None:
         """Note that the client has sent its last message."""

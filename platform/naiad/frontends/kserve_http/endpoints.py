@@ -129,7 +129,7 @@ class Endpoints:
         if b"inference-header-content-length" not in head.headers:
             return None
         try:
-            return self._engine.land(route.name, route.version, head.body_size, tensors_at(head.headers))
+            return self._engine.reserve_input(route.name, route.version, head.body_size, tensors_at(head.headers))
         except NaiadError:
             return None  # which its answer will say
 

@@ -9,7 +9,7 @@ from naiad.errors import InvalidRequestError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import propagated
 from naiad.frontends.http1.messages import Exchange, error_document, response
-from naiad.frontends.http1.sse import EventStream, TakenCount
+from naiad.frontends.http1.sse import EventStream, SentCount
 from naiad.frontends.kserve_http.generate_request import parse_generate
 from naiad.frontends.kserve_http.generate_response import OK, generate_response
 from naiad.frontends.kserve_http.load_header import FORMAT_HEADER, HeaderLines, load_header, no_headers
@@ -42,7 +42,7 @@ class Generate:
         if request.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise InvalidRequestError("Unsupported content-encoding, only 'identity' is supported.")
         inference = parse_generate(request.body, metadata, route.version, self._max_json)
-        taken = TakenCount(self._engine.taken)
+        taken = SentCount(self._engine.confirm_sent)
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
         form = request.headers.get(FORMAT_HEADER)
         headers = no_headers if form is None else partial(load_header, form, self._metrics)
@@ -63,7 +63,7 @@ class GenerateSink:
 
     __slots__ = ("_body", "_count", "_exchange", "_headers", "_status", "_taken")
 
-    def __init__(self, exchange: Exchange, taken: TakenCount, headers: HeaderLines = no_headers) -> None:
+    def __init__(self, exchange: Exchange, taken: SentCount, headers: HeaderLines = no_headers) -> None:
         self._exchange: Exchange | None = exchange
         self._headers = headers
         self._taken = taken

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
-from naiad.frontends.http1.sse import EventWriter, TakenCount, event
+from naiad.frontends.http1.sse import EventWriter, SentCount, event
 from naiad.frontends.openai import documents
 from naiad.frontends.openai.documents import Choice, Documents, Usage
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
@@ -51,7 +51,7 @@ class Answer:
         else:
             self.exchange.on_disconnect(ticket)
 
-    def take(self, prompt: int, response: InferResponse | None, *, final: bool, taken: TakenCount) -> None:
+    def take(self, prompt: int, response: InferResponse | None, *, final: bool, taken: SentCount) -> None:
         """Take a response to one of the prompts."""
         if response is not None:
             events = b""
@@ -122,7 +122,7 @@ class Answer:
         """Take what is new in some choices; return what of it is to be sent at once."""
         raise NotImplementedError
 
-    def hand_over(self, events: bytes, taken: TakenCount) -> None:
+    def hand_over(self, events: bytes, taken: SentCount) -> None:
         """Send what `grow` returned for one response, and count it once that has left."""
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class WholeAnswer(Answer):
                 documents.merge(choice.message, piece.message)
         return b""
 
-    def hand_over(self, events: bytes, taken: TakenCount) -> None:  # noqa: ARG002 - there are none
+    def hand_over(self, events: bytes, taken: SentCount) -> None:  # noqa: ARG002 - there are none
         """Count it: nothing of it waits for the client."""
         taken.add()
 
@@ -170,13 +170,13 @@ class StreamedAnswer(Answer):
     def __init__(self, exchange: Exchange, question: Question, cancel: Callable[[int], None]) -> None:
         super().__init__(exchange, question, cancel)
         self._writer = EventWriter(exchange)
-        self._nobodys = TakenCount(lambda _ticket, _count: None)  # of events that no response brought
+        self._nobodys = SentCount(lambda _ticket, _count: None)  # of events that no response brought
 
     def grow(self, parts: Sequence[tuple[Choice, Piece]]) -> bytes:
         """Events of what is new."""
         return b"".join(_event(chunk) for choice, piece in parts for chunk in self._chunks(choice, piece))
 
-    def hand_over(self, events: bytes, taken: TakenCount) -> None:
+    def hand_over(self, events: bytes, taken: SentCount) -> None:
         """Send them as fast as the client reads."""
         if not self._writer.has_begun:
             self._writer.begin(_OK)
@@ -233,7 +233,7 @@ class PromptSink:
 
     __slots__ = ("_answer", "_number", "_taken")
 
-    def __init__(self, answer: Answer, number: int, taken: TakenCount) -> None:
+    def __init__(self, answer: Answer, number: int, taken: SentCount) -> None:
         self._answer = answer
         self._number = number
         self._taken = taken

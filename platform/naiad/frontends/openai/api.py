@@ -20,7 +20,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.access import is_same
 from naiad.frontends.http1.heads import propagated
 from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response, response
-from naiad.frontends.http1.sse import TakenCount
+from naiad.frontends.http1.sse import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.openai import fields
 from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
@@ -262,7 +262,7 @@ class OpenAiApi:
         kind: type[Answer] = StreamedAnswer if question.stream else WholeAnswer
         answer = kind(exchange, question, self._engine.cancel)
         for number, inference in enumerate(inferences):
-            taken = TakenCount(self._engine.taken)
+            taken = SentCount(self._engine.confirm_sent)
             try:
                 ticket = self._submit(exchange, inference, PromptSink(answer, number, taken))
             except NaiadError as problem:
@@ -281,7 +281,7 @@ class OpenAiApi:
         given = read_embedding(fields.parse(exchange.request.body, self._settings.max_json))
         metadata, _ = self._metadata(given["model"])
         inference = embedding_request(given, metadata)
-        taken = TakenCount(self._engine.taken)
+        taken = SentCount(self._engine.confirm_sent)
         sink = EmbeddingSink(exchange, given, taken.add)
         try:
             ticket = self._submit(exchange, inference, sink)

@@ -78,27 +78,27 @@ class RequestTrace(ABC):
 
     # -- what the engine calls (`protocol.inference.Trace`) -----------------------------------------------------
 
-    def computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+    def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """Note when the request was queued, and how a model worked on it."""
         if self._behind is not None:
-            self._behind.computed(queued, laid_out, started, ended, done)
+            self._behind.on_computed(queued, laid_out, started, ended, done)
         self.note("QUEUE_START", queued)
         self.note_computation(Computation(laid_out, started, ended, done))
 
-    def composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+    def on_composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """Note when a request to an ensemble was queued: what was computed is in its steps' traces."""
         if self._behind is not None:
-            self._behind.composed(queued, laid_out, started, ended, done)
+            self._behind.on_composed(queued, laid_out, started, ended, done)
         self.note("QUEUE_START", queued)
 
-    def child(self, request: InferRequest, sink: Sink) -> Sink:
+    def start_child(self, request: InferRequest, sink: Sink) -> Sink:
         """Trace a request that this one leads to; return the sink for its responses."""
         trace = self.child_of(request)
         request.trace = trace
         trace.begin()
         return _ChildSink(trace, sink)
 
-    def refused(self) -> None:
+    def on_rejected(self) -> None:
         """Note that it was not taken up: by no means an error of the server."""
         self.end_request(None)
         self.end()

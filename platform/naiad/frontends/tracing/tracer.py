@@ -102,7 +102,7 @@ class Tracer:
             return engine.submit(request, traced)
         except NaiadError:
             if request.trace is not None:
-                request.trace.refused()
+                request.trace.on_rejected()
             raise
 
     def traced(self, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str] = NO_HEADERS) -> Sink:
