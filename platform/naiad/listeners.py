@@ -83,7 +83,7 @@ def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -
         address=options.metrics_address,
         port=options.metrics_port,
         collectors=[
-            lambda: cache_families(engine.response_cache),
+            lambda: cache_families(None if engine.response_cache is None else engine.response_cache.statistics()),
             lambda: guest_families(engine.instances()),
             lambda: store_families(entry_sizes(options.env_store)),
             lambda: custom_families(engine.metrics),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from naiad.engine.door import LATEST
 from naiad.errors import Code, InvalidRequestError, ModelError, NaiadError, UnknownModelError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
@@ -23,6 +22,7 @@ from naiad.protocol.metadata import (
     ServerMetadata,
     TensorMetadata,
 )
+from naiad.protocol.model_names import LATEST
 
 Outputs = Sequence[OutputTensor]
 Answer = Callable[["FakeEngine", InferRequest, Sink], None]

@@ -11,7 +11,7 @@ from naiad.doctor.model import Examined
 from naiad.engine.ensembles.check import find_members, needed_models
 from naiad.errors import ConfigError, NaiadError
 from naiad.lifecycle.dependencies import find_cycle
-from naiad.repository.layout import model_key
+from naiad.protocol.model_names import model_key
 
 __all__ = ["examine_ensembles"]
 

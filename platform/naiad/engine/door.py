@@ -11,9 +11,7 @@ from typing import Any, Protocol
 
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
-
-LATEST = -1
-"""The version number that means: whichever version the policy names."""
+from naiad.protocol.model_names import LATEST
 
 
 class EngineDoor(Protocol):

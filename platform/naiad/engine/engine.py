@@ -17,7 +17,7 @@ from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource, find_sources, not_found
 from naiad.engine.loading.polling import Poller
-from naiad.engine.registry import LATEST, Registry
+from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.request_check import prefix
@@ -34,7 +34,8 @@ from naiad.lifecycle.polling import Look
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
-from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, model_key, models_named
+from naiad.protocol.model_names import LATEST, model_key
+from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 from naiad.repository.repositories import Repositories
 
 logger = logging.getLogger("naiad.engine")

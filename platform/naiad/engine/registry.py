@@ -12,9 +12,8 @@ from naiad.engine.served import ServedVersion
 from naiad.errors import Code, NotReadyError, UnknownModelError
 from naiad.lifecycle.states import UNLOADED, advance
 from naiad.protocol.metadata import IndexEntry, ModelState
+from naiad.protocol.model_names import LATEST
 from naiad.repository.layout import ModelFiles
-
-LATEST = -1
 
 
 @dataclass(slots=True)
@@ -77,7 +76,7 @@ class ModelRecord:
 
 
 class Registry:
-    """All models by key (see `naiad.repository.layout.model_key`), which is the name where there are no namespaces.
+    """All models by key (see `naiad.protocol.model_names.model_key`), which is the name where there are no namespaces.
 
     Attributes:
         is_namespaced: Whether models of one name may be told apart by their namespaces.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from naiad.engine.statistics.model_metrics import ModelMetricFamily
 from naiad.frontends.log_settings import Log, NoLog
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
+from naiad.protocol.model_metrics import ModelMetricFamily
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,6 @@ import queue
 from collections.abc import Iterable
 from typing import Any, overload
 
-from naiad.engine.door import LATEST
 from naiad.engine.engine import Engine
 from naiad.frontends.kserve_http.documents import metadata_document, statistics_document
 from naiad.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
@@ -16,6 +15,7 @@ from naiad.inprocess.loop import LoopThread
 from naiad.inprocess.plain import plain
 from naiad.inprocess.request import InferenceRequest
 from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, Submission
+from naiad.protocol.model_names import LATEST
 
 __all__ = ["Model", "ModelDictionary"]
 

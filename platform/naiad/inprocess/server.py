@@ -10,7 +10,6 @@ import time
 from types import TracebackType
 from typing import Any
 
-from naiad.engine.door import LATEST
 from naiad.errors import NaiadError, RepositoryError
 from naiad.frontends.kserve_http.documents import server_document
 from naiad.inprocess.enums import MetricFormat
@@ -20,6 +19,7 @@ from naiad.inprocess.options import Options
 from naiad.inprocess.plain import plain
 from naiad.inprocess.repositories import register, unregister
 from naiad.inprocess.running import RunningServer
+from naiad.protocol.model_names import LATEST
 
 __all__ = ["Server"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from naiad.config.model.model_config import All, Latest, Specific, VersionPolicy
 from naiad.errors import RepositoryError
+from naiad.protocol.model_names import model_key
 
 __all__ = [
     "DUPLICATE_REASON",
@@ -18,7 +19,6 @@ __all__ = [
     "available_versions",
     "combine",
     "model_directories",
-    "model_key",
     "models_named",
     "scan",
     "subdirectories",
@@ -34,11 +34,6 @@ DUPLICATE_REASON = "model appears in two or more repositories"
 _RESERVED = frozenset({"warmup", "initial_state", "configs"})
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
 _LARGEST_VERSION = 2**63 - 1
-
-
-def model_key(namespace: str, name: str) -> str:
-    """How the reference writes a model of a namespace; the name alone for one of none."""
-    return f"{namespace}::{name}" if namespace else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

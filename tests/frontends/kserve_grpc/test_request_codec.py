@@ -6,11 +6,11 @@ import struct
 
 import numpy as np
 import pytest
-from naiad.engine.door import LATEST
 from naiad.errors import Code, NaiadError
 from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
+from naiad.protocol.model_names import LATEST
 from tritonclient.grpc import service_pb2 as wire
 
 P = wire.InferParameter

@@ -12,10 +12,9 @@ import re
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from naiad.engine.door import LATEST
 from naiad.engine.engine import Engine
 from naiad.errors import Code, InvalidRequestError, NaiadError, NotReadyError
-from naiad.repository.layout import model_key
+from naiad.protocol.model_names import LATEST, model_key
 from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")

@@ -13,11 +13,11 @@ from naiad.config.model.model_config import freeze
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.version import EnsembleVersion
-from naiad.engine.registry import LATEST, ModelRecord, Registry
+from naiad.engine.registry import ModelRecord, Registry
 from naiad.errors import ConfigError
 from naiad.lifecycle.dependencies import Needs, find_cycle
 from naiad.protocol.metadata import with_labels
-from naiad.repository.layout import model_key
+from naiad.protocol.model_names import LATEST, model_key
 from naiad.scheduling.ensembles.graph import Graph, Step
 
 

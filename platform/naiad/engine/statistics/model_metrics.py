@@ -7,64 +7,15 @@ the guest. Texts are the reference's (PB src/metric_family.cc, CORE src/metric_f
 
 from __future__ import annotations
 
-import enum
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from naiad.engine.calls.services import ModelServices
 from naiad.errors import InvalidRequestError, NaiadError, ProtocolError
+from naiad.protocol.model_metrics import Labels, MetricKind, ModelMetric, ModelMetricFamily
 from naiad.workers.worker import Worker
-
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-
-
-class MetricKind(enum.Enum):
-    """Kinds of metrics, by the names guests tell."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(slots=True, eq=False)
-class ModelMetric:
-    """One series, or a histogram's series.
-
-    Attributes:
-        labels: Its labels, by name.
-        value: Of a counter or gauge; the sum of a histogram's values.
-        buckets: A histogram's upper bounds, ascending, without infinity.
-        counts: How many values fell between two bounds each; one more than bounds.
-        holders: How many families of guests hold it.
-    """
-
-    labels: Labels
-    value: float = 0.0
-    buckets: tuple[float, ...] = ()
-    counts: list[int] = field(default_factory=list)
-    holders: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class ModelMetricFamily:
-    """Metrics of one name.
-
-    Attributes:
-        name: Their name.
-        description: What the first model that made it said it is.
-        kind: Their kind.
-        metrics: Them, by labels.
-        holders: How many families of guests are this one.
-    """
-
-    name: str
-    description: str
-    kind: MetricKind
-    metrics: dict[Labels, ModelMetric] = field(default_factory=dict)
-    holders: int = 0
 
 
 @dataclass(slots=True)

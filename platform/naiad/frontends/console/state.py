@@ -14,7 +14,7 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.openai.tensors import writes_text
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
-from naiad.repository.layout import model_key
+from naiad.protocol.model_names import model_key
 
 
 class WatchedEngine(EngineDoor, Protocol):

@@ -12,7 +12,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from naiad.engine.door import LATEST
 from naiad.errors import Code, InvalidRequestError, NaiadError
 from naiad.frontends.kserve_grpc import contents, outputs, parameters
 from naiad.frontends.kserve_grpc import wire_format as framing
@@ -25,6 +24,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
+from naiad.protocol.model_names import LATEST
 
 MAX_MESSAGE_SIZE = 2**31 - 1
 """gRPC's own limit, and the reference's."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import orjson
 
-from naiad.engine.statistics.model_metrics import ModelMetricFamily
+from naiad.protocol.model_metrics import ModelMetricFamily
 
 logger = logging.getLogger("naiad.http")
 

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from naiad.engine.door import LATEST
+from naiad.protocol.model_names import LATEST
 
 
 class Endpoint(Enum):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from naiad.engine.response_cache import ResponseCache
 from naiad.frontends.metrics.families import Family, Kind, Sample
+from naiad.protocol.metadata import CacheStatistics
 
 
-def cache_families(cache: ResponseCache | None) -> list[Family]:
-    """The gauges of the cache as a whole; none without one."""
-    if cache is None:
+def cache_families(now: CacheStatistics | None) -> list[Family]:
+    """The gauges of the whole cache; empty where the server has no cache (None)."""
+    if now is None:
         return []
-    now = cache.statistics()
     values = (
         ("nv_cache_util", "Cache utilization [0.0 - 1.0]", now.used_byte_size / now.byte_size),
         ("nv_cache_num_entries", "Number of responses stored in response cache", now.entries),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from naiad.engine.statistics.model_metrics import MetricKind, ModelMetric, ModelMetricFamily
 from naiad.frontends.metrics.families import Family, Kind, Sample, number
+from naiad.protocol.model_metrics import MetricKind, ModelMetric, ModelMetricFamily
 
 _INFINITY = float("inf")
 

@@ -43,7 +43,7 @@ from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_t
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata
-from naiad.repository.layout import model_key
+from naiad.protocol.model_names import model_key
 
 logger = logging.getLogger("naiad.openai")
 

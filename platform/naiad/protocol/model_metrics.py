@@ -1,0 +1,56 @@
+"""Metrics that models create for themselves, as the engine keeps them and frontends print them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values of a metric's labels, sorted by name."""
+
+
+class MetricKind(enum.Enum):
+    """Kinds of metrics. The values are the names that guests send."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(slots=True, eq=False)
+class ModelMetric:
+    """One series, or all series of one histogram.
+
+    Attributes:
+        labels: Its labels.
+        value: Value of a counter or gauge; the sum of a histogram's observations.
+        buckets: A histogram's upper bounds, ascending, without infinity.
+        counts: A histogram's observations between two bounds each; one more than *buckets*.
+        holders: Number of guests' families that refer to it.
+    """
+
+    labels: Labels
+    value: float = 0.0
+    buckets: tuple[float, ...] = ()
+    counts: list[int] = field(default_factory=list)
+    holders: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ModelMetricFamily:
+    """All metrics of one name.
+
+    Attributes:
+        name: Name of the family.
+        description: The description given by the model that created it first.
+        kind: Kind of its metrics.
+        metrics: The metrics by their labels.
+        holders: Number of guests' families that are this one.
+    """
+
+    name: str
+    description: str
+    kind: MetricKind
+    metrics: dict[Labels, ModelMetric] = field(default_factory=dict)
+    holders: int = 0
