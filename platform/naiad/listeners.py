@@ -168,12 +168,12 @@ def _further(
     """What answers on the port of HTTP for paths that are none of KServe's."""
     handlers: list[Callable[[Exchange], bool]] = []
     if openai is not None and options.openai_shares_http:
-        handlers.append(openai.handle_further)
+        handlers.append(openai.try_handle)
     if options.ui:
         from naiad.frontends.console.page import Ui  # here and below: most servers have none of it
         from naiad.frontends.console.state import State
 
-        handlers.append(Ui(State(engine, lambda: _origins(loader))).handle_further)
+        handlers.append(Ui(State(engine, lambda: _origins(loader))).try_handle)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 

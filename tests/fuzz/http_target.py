@@ -41,7 +41,7 @@ class HttpTarget:
         self._engine = CheckedEngine()
         openai = OpenAiApi(self._engine, extensions.tracer, OpenAiSettings())
         self._endpoints = Endpoints(
-            self._engine, extensions, Access(), max_json=1 << 20, max_body=_LIMITS.body_bytes, further=openai.handle_further
+            self._engine, extensions, Access(), max_json=1 << 20, max_body=_LIMITS.body_bytes, further=openai.try_handle
         )  # fmt: skip
         self._heads = HeadCache()
         self._methods: list[str] = []

@@ -56,9 +56,9 @@ def test_fields_that_are_misspelt_are_refused(api, name, meant):
 @pytest.mark.parametrize(
     ("name", "value", "advice"),
     [
-        ("functions", [{"name": "f"}], "give `tools` instead"),
-        ("chat_template", "{{ x }}", "conversations are written by the model's own template"),
-        ("prompt_logprobs", 1, "give `echo` and `logprobs`"),
+        ("functions", [{"name": "f"}], "use `tools` instead"),
+        ("chat_template", "{{ x }}", "prompts are rendered by the model's own template"),
+        ("prompt_logprobs", 1, "use `echo` and `logprobs`"),
     ],
 )
 def test_fields_that_would_change_the_answer_are_not_ignored(api, name, value, advice):

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 from naiad.frontends.kserve_http.json_tensors import pack_strings
-from naiad.frontends.openai.documents import Choice, Documents
-from naiad.frontends.openai.embeddings import embedding_request
-from naiad.frontends.openai.logprobs import Taken, for_completion
-from naiad.frontends.openai.questions import read_chat, read_completion
-from naiad.frontends.openai.tensors import Piece, requests_for
+from naiad.frontends.openai.embeddings import infer_request
+from naiad.frontends.openai.logprobs import SampledTokenFinder, for_completion
+from naiad.frontends.openai.requests import read_chat, read_completion
+from naiad.frontends.openai.responses import Choice, DocumentBuilder
+from naiad.frontends.openai.vllm_tensors import ChoiceDelta, infer_requests
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
 FLAGS = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
@@ -35,7 +35,7 @@ MODEL = ModelMetadata(
     ],
 )
 def test_tokens_are_counted_where_the_answer_says_how_many(given, counts):
-    (request,) = requests_for(read_completion({"model": "m", "prompt": "a", **given}, None), MODEL)
+    (request,) = infer_requests(read_completion({"model": "m", "prompt": "a", **given}, None), MODEL)
     flags = {tensor.name: bytes(tensor.data) == b"\x01" for tensor in request.inputs if tensor.name in FLAGS}
     assert flags == {
         "stream": "stream" in given,
@@ -58,8 +58,8 @@ def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_question
                 for name in asked
             ),
         )
-        (talk,) = requests_for(chat, model)
-        vectors = embedding_request({"model": "m", "input": "a"}, model)
+        (talk,) = infer_requests(chat, model)
+        vectors = infer_request({"model": "m", "input": "a"}, model)
         for request, prompt in ((talk, "messages"), (vectors, "embedding_request")):
             given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
             assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())
@@ -68,9 +68,9 @@ def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_question
 
 
 def test_parts_of_calls_that_a_model_did_not_number_are_numbered_by_their_order():
-    question = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}, None)
-    piece = Piece(0, "", message={"tool_calls": [{"id": "a"}, {"index": 4, "id": "b"}]})
-    chunk = Documents(question).part(Choice(0), piece, None)
+    request = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}, None)
+    delta = ChoiceDelta(0, "", message={"tool_calls": [{"id": "a"}, {"index": 4, "id": "b"}]})
+    chunk = DocumentBuilder(request).delta_chunk(Choice(0), delta, None)
     assert chunk["choices"][0]["delta"]["tool_calls"] == [{"index": 0, "id": "a"}, {"index": 4, "id": "b"}]
 
 
@@ -80,4 +80,4 @@ def test_of_alternatives_that_look_alike_the_likeliest_is_shown():
         "2": {"logprob": -3.0, "decoded_token": "\ufffd"},
         "3": {"logprob": -1.0, "decoded_token": "b"},
     }
-    assert for_completion(Taken(), [alternatives], 3, 0)["top_logprobs"] == [{"\ufffd": -0.5, "b": -1.0}]
+    assert for_completion(SampledTokenFinder(), [alternatives], 3, 0)["top_logprobs"] == [{"\ufffd": -0.5, "b": -1.0}]

@@ -92,7 +92,7 @@ def test_unknown_models_do_not_exist(client):
         (
             "chat/completions",
             {"model": "upper", "messages": [{"role": "user", "content": "x"}]},
-            "The model `upper` takes no conversations",
+            "The model `upper` does not support chat",
             "model",
         ),
         (
@@ -122,14 +122,14 @@ def test_unknown_models_do_not_exist(client):
             "stream_options",
         ),
         ("completions", {"model": "speaker", "prompt": "x", "suffix": "y"}, "suffix is not currently", "suffix"),
-        ("completions", {"model": "adder", "prompt": "x"}, "The model `adder` writes no text", "model"),
+        ("completions", {"model": "adder", "prompt": "x"}, "The model `adder` does not generate text", "model"),
         (
             "completions",
             {"model": "speaker", "prompt": "x", "response_format": {"type": "xml"}},
             "`response_format` must be",
             "response_format",
         ),
-        ("embeddings", {"model": "upper", "input": "x"}, "The model `upper` makes no embeddings", "model"),
+        ("embeddings", {"model": "upper", "input": "x"}, "The model `upper` does not support embeddings", "model"),
         ("embeddings", {"model": "speaker", "input": []}, "`input` must be a non-empty string", "input"),
     ],
 )
@@ -151,7 +151,7 @@ def test_bodies_that_are_no_objects_and_paths_that_are_none(server):
         status, answer = raw(port, "POST", path, b"{}")
         assert (status, answer["error"]["message"]) == (
             404,
-            f"Invalid URL (POST {path}); did you mean /v1/completions? A client's base_url ends in /v1, once",
+            f"Invalid URL (POST {path}); did you mean /v1/completions? A client's base_url must end in /v1, once",
         )
     status, answer = raw(port, "GET", "/v1/completions")
     assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
@@ -292,7 +292,7 @@ def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
             assert answer.choices[0].message.content == 'USER="HI";\nASSISTANT='
             answer = ask(model="speaker", messages=[{"role": "user", "content": "hi"}])
             assert answer.choices[0].message.content == "hi "
-            with pytest.raises(openai.BadRequestError, match="The chat template refuses the conversation: not this"):
+            with pytest.raises(openai.BadRequestError, match="The chat template rejected the conversation: not this"):
                 ask(model="upper", messages=[{"role": "user", "content": "no"}])
 
 
@@ -312,16 +312,17 @@ def test_templates_may_use_what_hugging_faces_may_and_may_break(tmp_path, text, 
     template = ChatTemplate(tmp_path / "chat.jinja")
     conversation = {"messages": [{"role": "user", "content": "\u00e9"}] * 2, "add_generation_prompt": False}
     if outcome is ApiError:
-        with pytest.raises(ApiError, match="The chat template refuses the conversation: "):
+        with pytest.raises(ApiError, match="The chat template rejected the conversation: "):
             template.prompt(conversation)
     else:
         assert template.prompt(conversation) == outcome
-    with pytest.raises(ApiError, match="needs a model that takes conversations itself"):
+    with pytest.raises(ApiError, match="needs a model with the input 'messages'"):
         template.prompt({**conversation, "continue_final_message": True})
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [(None, "cannot read --openai-chat-template="), ("{% for %}", "is no template: ")]
+    ("text", "problem"),
+    [(None, "cannot read --openai-chat-template="), ("{% for %}", "is not a valid Jinja template: ")],
 )
 def test_a_template_that_is_none_ends_the_start(tmp_path, text, problem):
     path = tmp_path / "chat.jinja"

@@ -32,7 +32,7 @@ class Ui:
         policy = _policy(text)
         self._headers = f"Content-Security-Policy: {policy}\r\nCache-Control: no-cache\r\n".encode()
 
-    def handle_further(self, exchange: Exchange) -> bool:
+    def try_handle(self, exchange: Exchange) -> bool:
         """Answer a request for the page; False if it is for something else."""
         path = exchange.request.path.decode("latin-1").rstrip("/")
         if path not in {_PAGE, _STATE}:

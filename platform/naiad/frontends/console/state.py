@@ -12,7 +12,7 @@ import psutil
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
-from naiad.frontends.openai.tensors import writes_text
+from naiad.frontends.openai.vllm_tensors import can_generate_text
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
 from naiad.protocol.model_names import model_key
 
@@ -106,7 +106,7 @@ class State:
 
     def _writes_text(self, entry: IndexEntry) -> bool:
         try:
-            return writes_text(self._engine.model_metadata(model_key(entry.namespace, entry.name)))
+            return can_generate_text(self._engine.model_metadata(model_key(entry.namespace, entry.name)))
         except NaiadError:
             return False
 

@@ -1,7 +1,7 @@
-"""Adapters (LoRA) of a model, which clients name together with it.
+"""Names of a model's LoRA adapters, which clients append to the model's name.
 
-What names them lies beside the model's weights, as upstream's vLLM backend has it: `multi_lora.json`, in force where
-`model.json` has `"enable_lora": true` (VLLM:src/model.py).
+The files are those of Triton's vLLM backend: `multi_lora.json` beside the model's weights names the adapters, and takes
+effect if `model.json` has `"enable_lora": true` (VLLM:src/model.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _SETTINGS, _ADAPTERS = "model.json", "multi_lora.json"
 
 
 def adapter_names(version: Path) -> tuple[str, ...]:
-    """Names of the adapters in a version's folder, in their order there; none for a model without. Reads files."""
-    settings, adapters = (_object(version / name) for name in (_SETTINGS, _ADAPTERS))
+    """Names of a version's adapters, in the order of the file; empty for none. Reads files: call it on a thread."""
+    settings, adapters = (_read_object(version / name) for name in (_SETTINGS, _ADAPTERS))
     return tuple(adapters) if str(settings.get("enable_lora")).lower() == "true" else ()
 
 
-def _object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none, of which the model itself has complained."""
+def _read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if the file is missing or malformed, which the model reports when it loads."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):

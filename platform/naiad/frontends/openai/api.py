@@ -1,4 +1,8 @@
-"""The endpoints under `/v1`: what each answers, and who may ask."""
+"""The endpoints under `/v1`: routing, API keys, restrictions, and the submission of inference requests.
+
+Requests for text and vectors are submitted synchronously and their sinks write the response. The other endpoints
+await the engine, so each of them runs in a task.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,8 @@ from naiad.frontends.http1.heads import propagated
 from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response, response
 from naiad.frontends.http1.sse import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
-from naiad.frontends.openai import fields
-from naiad.frontends.openai.answers import Answer, PromptSink, StreamedAnswer, WholeAnswer
-from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight
-from naiad.frontends.openai.embeddings import EmbeddingSink, embedding_request, read_embedding
+from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight_response
+from naiad.frontends.openai.embeddings import EmbeddingSink, infer_request, read_embedding_request
 from naiad.frontends.openai.errors import (
     FORBIDDEN,
     NOT_ALLOWED,
@@ -34,12 +36,13 @@ from naiad.frontends.openai.errors import (
     UNAUTHORIZED,
     UNAVAILABLE,
     ApiError,
-    of,
-    unknown_model,
+    to_api_error,
+    unknown_model_error,
 )
-from naiad.frontends.openai.questions import Question, read_chat, read_completion
+from naiad.frontends.openai.requests import TextRequest, parse_body, read_chat, read_completion
+from naiad.frontends.openai.responses import PromptSink, TextResponse
 from naiad.frontends.openai.template import ChatTemplate
-from naiad.frontends.openai.tensors import makes_vectors, requests_for, writes_text
+from naiad.frontends.openai.vllm_tensors import can_embed, can_generate_text, infer_requests
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata
@@ -49,7 +52,7 @@ logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
 _HEALTH = ("/health", "/health/ready")
-"""Where vLLM's server and Triton's frontend say whether they are well; asked without a key."""
+"""Health endpoints of vLLM's server and of Triton's OpenAI frontend; they need no API key."""
 _INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
@@ -58,18 +61,19 @@ _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiSettings:
-    """How the API is served.
+    """Settings of the API.
 
     Attributes:
-        keys: Keys of which a client has to show one; none: anyone may ask.
-        default_tokens: Tokens of an answer whose request does not say; None for 16 in completions, and as many as the
-            context holds in chats.
-        lora_separator: What stands between a model's name and that of its adapter; "" for no such names.
-        max_json: Longest request in bytes.
-        chat_template: Makes prompts of conversations for models that take none.
-        restrictions: Headers that parts of the protocol need, as on KServe's paths.
-        origins: Origins whose pages in browsers may ask; `*` for any.
-        adapters: Names of the adapters of a model's version; may read files. Asked where there is a separator.
+        keys: API keys, one of which each request must present; empty to accept all requests.
+        default_tokens: `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context
+            in chats.
+        lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to
+            support no adapters.
+        max_json: Maximum size of a request body in bytes.
+        chat_template: Renders chats as prompts for models without the input `messages`; None to reject such chats.
+        restrictions: Headers that endpoint groups require, as on KServe's paths.
+        origins: Origins whose pages may call the API from a browser; `*` for any.
+        adapters: Returns the adapter names of a model's version. Called on a thread, and only with a separator set.
     """
 
     keys: tuple[str, ...] = ()
@@ -83,7 +87,7 @@ class OpenAiSettings:
 
 
 class OpenAiApi:
-    """Answers OpenAI's requests by asking the engine for text."""
+    """Handles requests of OpenAI's API."""
 
     def __init__(self, engine: EngineDoor, tracer: Tracer, settings: OpenAiSettings) -> None:
         self._engine = engine
@@ -96,20 +100,20 @@ class OpenAiApi:
         self._created = int(time.time())
         self._tasks: set[asyncio.Task[None]] = set()
         self._posts: dict[str, Callable[[Exchange], None]] = {
-            "/v1/chat/completions": lambda exchange: self._write(exchange, read_chat),
-            "/v1/completions": lambda exchange: self._write(exchange, read_completion),
+            "/v1/chat/completions": lambda exchange: self._generate(exchange, read_chat),
+            "/v1/completions": lambda exchange: self._generate(exchange, read_completion),
             "/v1/embeddings": self._embed,
         }
 
-    def handle_further(self, exchange: Exchange) -> bool:
-        """Answer one request on a port that serves other paths as well; False if it is for none of these."""
+    def try_handle(self, exchange: Exchange) -> bool:
+        """Handle a request on a port shared with other APIs; return False if its path is not below `/v1`."""
         if not exchange.request.path.startswith(PREFIX):
             return False
         self._handle(exchange)
         return True
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request on a port of this API's own, now or later."""
+        """Handle a request on this API's own port; the response may follow later."""
         log_request(logger, exchange.request)
         self._handle(exchange)
 
@@ -121,16 +125,16 @@ class OpenAiApi:
         try:
             if path in _HEALTH:
                 _expect(exchange.request.method, "GET")
-                self._later(exchange, self._health(exchange))
-            elif lines and is_preflight(exchange.request):  # which browsers send without a key
-                exchange.respond(preflight(exchange.request))
+                self._run_later(exchange, self._health(exchange))
+            elif lines and is_preflight(exchange.request):  # before the key: browsers send no Authorization with it
+                exchange.respond(preflight_response(exchange.request))
             else:
                 self._check_key(exchange)
                 self._route(exchange, path)
         except ApiError as error:
             exchange.respond(error.response())
         except Exception:
-            logger.exception("cannot answer %r", exchange.request.path)
+            logger.exception("cannot handle %r", exchange.request.path)
             exchange.respond(_INTERNAL.response())
 
     def _route(self, exchange: Exchange, path: str) -> None:
@@ -143,29 +147,29 @@ class OpenAiApi:
         elif path == _MODELS:
             _expect(method, "GET")
             self._check_restriction(exchange, Api.METADATA)
-            self._later(exchange, self._list(exchange))
+            self._run_later(exchange, self._list(exchange))
         elif found is not None and found[2]:
             _expect(method, "POST")
             self._check_restriction(exchange, Api.MODEL_REPOSITORY)
-            self._later(exchange, self._control(exchange, unquote(found[1]), found[2]))
+            self._run_later(exchange, self._load_or_unload(exchange, unquote(found[1]), found[2]))
         elif found is not None:
             _expect(method, "GET")
             self._check_restriction(exchange, Api.METADATA)
-            self._later(exchange, self._show(exchange, unquote(found[1])))
+            self._run_later(exchange, self._show(exchange, unquote(found[1])))
         else:
-            hint = self._meant(path)
+            hint = self._suggest_path(path)
             raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')}){hint}", status=NOT_FOUND)
 
-    def _meant(self, path: str) -> str:
-        """What to say of a path that lacks its beginning, or has another: clients are told a base URL."""
+    def _suggest_path(self, path: str) -> str:
+        """A hint for an unknown path that ends like a known one, usually due to a wrong `base_url` of the client."""
         known = next((one for one in (*self._posts, _MODELS) if path.endswith(one.removeprefix(_BASE))), None)
-        return f"; did you mean {known}? A client's base_url ends in {_BASE}, once" if known else ""
+        return f"; did you mean {known}? A client's base_url must end in {_BASE}, once" if known else ""
 
     async def _health(self, exchange: Exchange) -> None:
         try:
             is_ready = await self._engine.check_server_ready()
         except NaiadError:
-            is_ready = False  # it is exiting
+            is_ready = False  # the server is shutting down
         exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
 
     def _check_restriction(self, exchange: Exchange, api: Api) -> None:
@@ -179,11 +183,11 @@ class OpenAiApi:
         given = exchange.request.headers.get(b"authorization", b"")
         scheme, _, key = given.partition(b" ")
         key = key.strip()
-        # Each is compared, and in constant time: how long it takes tells nothing of them.
+        # All keys are compared, each in constant time, so that the response time reveals nothing about them.
         if scheme.lower() != b"bearer" or sum(hmac.compare_digest(key, known) for known in self._keys) == 0:
             what = "Incorrect API key provided" if key else "You didn't provide an API key"
             raise ApiError(
-                f"{what}; send one that the server was started with as 'Authorization: Bearer KEY'",
+                f"{what}; send one of the server's keys in the header 'Authorization: Bearer KEY'",
                 status=UNAUTHORIZED,
                 code="invalid_api_key",
             )
@@ -191,46 +195,48 @@ class OpenAiApi:
     # -- models -------------------------------------------------------------------------------------------------
 
     async def _list(self, exchange: Exchange) -> None:
-        names = [name for model in self._models() for name in (model, *await self._adapted(model))]
+        names = [name for model in self._models() for name in (model, *await self._adapter_models(model))]
         exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
 
     async def _show(self, exchange: Exchange, name: str) -> None:
-        is_known = self._is_served(name)
-        for model, _ in self._divided(name):
-            is_known = is_known or (self._is_served(model) and name in await self._adapted(model))
-        exchange.respond(json_response(self._model_document(name)) if is_known else unknown_model(name).response())
+        is_known = self._can_serve(name)
+        for model, _ in self._split_adapter(name):
+            is_known = is_known or (self._can_serve(model) and name in await self._adapter_models(model))
+        exchange.respond(
+            json_response(self._model_document(name)) if is_known else unknown_model_error(name).response()
+        )
 
     def _models(self) -> list[str]:
         index = self._engine.ready_index()
         found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
-        keys = Counter(name for name, _ in found)  # of several namespaces, which the name alone does not tell apart
+        keys = Counter(name for name, _ in found)  # equal names in several namespaces need their full key
         names = sorted(name if keys[name] == 1 else key for name, key in found)
-        return [name for name in names if self._is_served(name)]
+        return [name for name in names if self._can_serve(name)]
 
-    async def _adapted(self, model: str) -> list[str]:
-        """The names by which a model is asked for with one of its adapters."""
+    async def _adapter_models(self, model: str) -> list[str]:
+        """The names that select a model with one of its adapters."""
         separator = self._settings.lora_separator
         if not separator:
             return []
         try:
             version = self._engine.model_metadata(model).versions[-1]
         except (NaiadError, IndexError):
-            return []  # unloaded just now
+            return []  # unloaded since the index was read
         return [
             f"{model}{separator}{name}" for name in await asyncio.to_thread(self._settings.adapters, model, version)
         ]
 
-    def _is_served(self, name: str) -> bool:
+    def _can_serve(self, name: str) -> bool:
         try:
             metadata = self._engine.model_metadata(name)
         except NaiadError:
-            return False  # unloaded just now
-        return writes_text(metadata) or makes_vectors(metadata)
+            return False  # unloaded since the index was read
+        return can_generate_text(metadata) or can_embed(metadata)
 
     def _model_document(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
 
-    async def _control(self, exchange: Exchange, name: str, action: str) -> None:
+    async def _load_or_unload(self, exchange: Exchange, name: str, action: str) -> None:
         try:
             if action == "load":
                 await self._engine.load(name, {})
@@ -239,14 +245,14 @@ class OpenAiApi:
                 await self._engine.unload(name)
                 exchange.respond(json_response({"status": "success", "model": name}))
         except NaiadError as problem:
-            exchange.respond(of(problem, name).response())
+            exchange.respond(to_api_error(problem, name).response())
 
-    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    def _run_later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         async def run() -> None:
             try:
                 await work
             except Exception:
-                logger.exception("cannot answer %r", exchange.request.path)
+                logger.exception("cannot handle %r", exchange.request.path)
                 exchange.respond(_INTERNAL.response())
 
         task = asyncio.ensure_future(run())
@@ -255,59 +261,59 @@ class OpenAiApi:
 
     # -- text and vectors ---------------------------------------------------------------------------------------
 
-    def _write(self, exchange: Exchange, read: Callable[[dict[str, Any], int | None], Question]) -> None:
-        question = read(fields.parse(exchange.request.body, self._settings.max_json), self._settings.default_tokens)
-        metadata, lora = self._metadata(question.model)
-        inferences = list(requests_for(question, metadata, self._settings.chat_template, lora))
-        kind: type[Answer] = StreamedAnswer if question.stream else WholeAnswer
-        answer = kind(exchange, question, self._engine.cancel)
+    def _generate(self, exchange: Exchange, read_request: Callable[[dict[str, Any], int | None], TextRequest]) -> None:
+        settings = self._settings
+        request = read_request(parse_body(exchange.request.body, settings.max_json), settings.default_tokens)
+        metadata, lora = self._find_model(request.model)
+        inferences = list(infer_requests(request, metadata, settings.chat_template, lora))
+        response = TextResponse(exchange, request, self._engine.cancel)
         for number, inference in enumerate(inferences):
-            taken = SentCount(self._engine.confirm_sent)
+            sent = SentCount(self._engine.confirm_sent)
             try:
-                ticket = self._submit(exchange, inference, PromptSink(answer, number, taken))
+                ticket = self._submit(exchange, inference, PromptSink(response, number, sent))
             except NaiadError as problem:
-                answer.refuse(of(problem, question.model))
+                response.fail(to_api_error(problem, request.model))
                 return
-            except Exception:  # those before it are under way: only the answer may answer
-                logger.exception("cannot ask model '%s'", question.model)
-                answer.refuse(_INTERNAL)
+            except Exception:  # handled here: earlier prompts are running, so `response` owns the exchange
+                logger.exception("cannot submit a request to model '%s'", request.model)
+                response.fail(_INTERNAL)
                 return
-            answer.submitted(ticket)
-            taken.submitted(ticket)
-            if answer.is_over:
+            response.on_submitted(ticket)
+            sent.submitted(ticket)
+            if response.is_over:  # an earlier prompt has failed already
                 return
 
     def _embed(self, exchange: Exchange) -> None:
-        given = read_embedding(fields.parse(exchange.request.body, self._settings.max_json))
-        metadata, _ = self._metadata(given["model"])
-        inference = embedding_request(given, metadata)
-        taken = SentCount(self._engine.confirm_sent)
-        sink = EmbeddingSink(exchange, given, taken.add)
+        given = read_embedding_request(parse_body(exchange.request.body, self._settings.max_json))
+        metadata, _ = self._find_model(given["model"])
+        inference = infer_request(given, metadata)
+        sent = SentCount(self._engine.confirm_sent)
+        sink = EmbeddingSink(exchange, given, sent.add)
         try:
             ticket = self._submit(exchange, inference, sink)
         except NaiadError as problem:
-            raise of(problem, given["model"]) from problem
+            raise to_api_error(problem, given["model"]) from problem
         exchange.on_disconnect(ticket)
-        taken.submitted(ticket)
+        sent.submitted(ticket)
 
     def _submit(self, exchange: Exchange, inference: InferRequest, sink: Sink) -> int:
         if self._tracer.is_on:
             return self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(exchange.request.headers))
         return self._engine.submit(inference, sink)
 
-    def _metadata(self, name: str) -> tuple[ModelMetadata, str]:
-        """What the model of this name takes, and the adapter that the name asks for."""
+    def _find_model(self, name: str) -> tuple[ModelMetadata, str]:
+        """The model that *name* selects, and the name of its adapter or ""."""
         try:
             return self._engine.model_metadata(name), ""
         except NaiadError as problem:
             first = problem
-        for model, adapter in self._divided(name):
+        for model, adapter in self._split_adapter(name):
             with contextlib.suppress(NaiadError):
                 return self._engine.model_metadata(model), adapter
-        raise of(first, name) from first
+        raise to_api_error(first, name) from first
 
-    def _divided(self, name: str) -> Iterator[tuple[str, str]]:
-        """A name as that of a model and of its adapter, in each way it can be: either may hold the separator itself."""
+    def _split_adapter(self, name: str) -> Iterator[tuple[str, str]]:
+        """All splits of *name* into model and adapter, the longest model first: either may contain the separator."""
         separator = self._settings.lora_separator
         end = len(name)
         while separator and (end := name.rfind(separator, 0, end)) >= 0:

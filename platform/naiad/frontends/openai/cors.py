@@ -1,6 +1,6 @@
-"""Pages of other origins in browsers, which may ask if the operator names these (CORS).
+"""Cross-origin requests (CORS): the operator names the origins whose pages may call the API from a browser.
 
-Without that no page can: a server on somebody's own machine would else answer every page that is open there.
+By default no origin is allowed. Otherwise any page open in a browser could use a server on the same machine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from naiad.protocol.inference import Buffer
 
 ANY = "*"
 _NO_CONTENT = 204
-_SECONDS = 600
-"""How long a browser may remember what it was allowed."""
+_MAX_AGE_SECONDS = 600
+"""How long a browser may cache the response to a preflight request."""
 
 
 def allowed_lines(request: Request, origins: Sequence[str]) -> bytes:
-    """The header lines that let the page that asks read the answer; none if it may not."""
+    """The header lines that let the requesting page read the response; empty if its origin is not allowed."""
     origin = request.headers.get(b"origin", b"")
     if not origin or not (ANY in origins or origin.decode("latin-1") in origins):
         return b""
@@ -25,54 +25,55 @@ def allowed_lines(request: Request, origins: Sequence[str]) -> bytes:
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks what it may ask."""
+    """Whether a browser asks for permission before the actual request."""
     return request.method == "OPTIONS" and b"access-control-request-method" in request.headers
 
 
-def preflight(request: Request) -> list[Buffer]:
-    """The answer to that; `CorsExchange` adds for whom."""
+def preflight_response(request: Request) -> list[Buffer]:
+    """The response to a preflight request; `CorsExchange` adds the allowed origin."""
     names = request.headers.get(b"access-control-request-headers", b"authorization, content-type")
     lines = (
         b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: %d\r\n"
     )
-    return response(_NO_CONTENT, [], b"", lines % (names, _SECONDS))
+    return response(_NO_CONTENT, [], b"", lines % (names, _MAX_AGE_SECONDS))
 
 
 class CorsExchange(Exchange):
-    """An exchange whose response has further header lines."""
+    """An exchange that adds header lines to the response."""
 
     def __init__(self, exchange: Exchange, lines: bytes) -> None:
-        """Answer on *exchange*; *lines* come into the head, each ending in CR LF."""
+        """Respond on *exchange*; *lines* are added to the response's head, each ending in CR LF."""
         self._exchange = exchange
         self._lines = lines
 
     @property
     def request(self) -> Request:
-        """The request to answer."""
+        """The request to respond to."""
         return self._exchange.request
 
     @property
     def is_blocked(self) -> bool:
-        """As that of the exchange."""
+        """Whether the wrapped exchange is blocked."""
         return self._exchange.is_blocked
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Write the response, or the rest of one begun with `write`."""
-        self._exchange.respond([self._headed(parts[0]), *parts[1:]] if parts else parts)
+        self._exchange.respond([self._add_lines(parts[0]), *parts[1:]] if parts else parts)
 
     def write(self, part: Buffer) -> None:
-        """Write a part."""
-        self._exchange.write(self._headed(part))
+        """Write a part of the response."""
+        self._exchange.write(self._add_lines(part))
 
     def on_resume(self, resume: Callable[[], None]) -> None:
-        """As that of the exchange."""
+        """Register *resume* with the wrapped exchange."""
         self._exchange.on_resume(resume)
 
     def on_disconnect(self, ticket: int) -> None:
-        """As that of the exchange."""
+        """Register *ticket* with the wrapped exchange."""
         self._exchange.on_disconnect(ticket)
 
-    def _headed(self, part: Buffer) -> Buffer:
+    def _add_lines(self, part: Buffer) -> Buffer:
+        """*part* with the lines after its status line if it is the first part, which holds the head."""
         lines, self._lines = self._lines, b""
         if not lines:
             return part

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: texts in, vectors out."""
+"""`POST /v1/embeddings`: its request, the inference request for it, and its response."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ import numpy as np
 import orjson
 
 from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
-from naiad.frontends.openai import fields
-from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, of
-from naiad.frontends.openai.fields import ANYTHING, TEXT, Rule
-from naiad.frontends.openai.tensors import EMBEDDING_REQUEST, infer_request, makes_vectors, strings, total
+from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad.frontends.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
+from naiad.frontends.openai.vllm_tensors import EMBEDDING_REQUEST, build_infer_request, can_embed, strings, sum_of
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
 
 logger = logging.getLogger("naiad.openai")
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, FieldRule] = {
     "model": TEXT,
     "input": ANYTHING,
-    "dimensions": Rule("an integer", 1),
+    "dimensions": FieldRule("an integer", 1),
     "encoding_format": TEXT,
     "user": TEXT,
 }
 
 
-def read_embedding(document: Mapping[str, Any]) -> dict[str, Any]:
+def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request for embeddings.
 
     Raises:
-        ApiError: If it cannot be understood.
+        ApiError: If a field is invalid.
     """
-    given = fields.checked(document, _RULES, ("model", "input"))
+    given = validate_fields(document, _RULES, ("model", "input"))
     if given.get("encoding_format", "float") not in {"float", "base64"}:
         raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
     if not _is_input(given["input"]):
@@ -61,59 +60,59 @@ def _are_tokens(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
 
 
-def embedding_request(given: Mapping[str, Any], metadata: ModelMetadata) -> InferRequest:
-    """The inference for it.
+def infer_request(given: Mapping[str, Any], metadata: ModelMetadata) -> InferRequest:
+    """The inference request for the fields *given*.
 
     Raises:
-        ApiError: If the model makes no embeddings.
+        ApiError: If the model does not support embeddings.
     """
-    if not makes_vectors(metadata):
+    if not can_embed(metadata):
         raise ApiError(
-            f"The model `{metadata.name}` makes no embeddings: it has no string input '{EMBEDDING_REQUEST}'",
+            f"The model `{metadata.name}` does not support embeddings: it has no string input '{EMBEDDING_REQUEST}'",
             param="model",
         )
-    wanted: dict[str, Any] = {"input": given["input"]}
+    document: dict[str, Any] = {"input": given["input"]}
     if "dimensions" in given:
-        wanted["pooling_params"] = {"dimensions": given["dimensions"]}
-    values = {EMBEDDING_REQUEST: fields.as_json(wanted), "stream": False, "return_num_input_tokens": True}
-    return infer_request(metadata, values, {})
+        document["pooling_params"] = {"dimensions": given["dimensions"]}
+    values = {EMBEDDING_REQUEST: to_json(document), "stream": False, "return_num_input_tokens": True}
+    return build_infer_request(metadata, values, {})
 
 
 class EmbeddingSink:
-    """Answers with the vectors of one response."""
+    """Responds with the vectors of the model's first response; further responses are discarded."""
 
-    __slots__ = ("_exchange", "_is_base64", "_model", "_taken")
+    __slots__ = ("_exchange", "_is_base64", "_model", "_on_sent")
 
-    def __init__(self, exchange: Exchange, given: Mapping[str, Any], taken: Callable[[], None]) -> None:
+    def __init__(self, exchange: Exchange, given: Mapping[str, Any], on_sent: Callable[[], None]) -> None:
         self._exchange: Exchange | None = exchange
         self._model = str(given["model"])
         self._is_base64 = given.get("encoding_format") == "base64"
-        self._taken = taken
+        self._on_sent = on_sent
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - Sink
-        """Take the response."""
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Write the response."""
         if response is not None:
-            self._taken()  # also those after the first, else a model that sends more is held back for ever
+            self._on_sent()  # discarded responses too: the engine would block a model that sends more for ever
         exchange = self._exchange
         if exchange is None or (response is None and not final):
             return
         self._exchange = None
         try:
             if response is None:
-                raise ApiError("The model ended without an answer", status=SERVER_ERROR)
+                raise ApiError("The model returned no response", status=SERVER_ERROR)
             if response.error is not None:
-                raise of(response.error, self._model)
+                raise to_api_error(response.error, self._model)
             exchange.respond(json_response(self._document(response)))
         except ApiError as error:
             exchange.respond(error.response())
         except Exception:
-            logger.exception("cannot write the vectors of model '%s'", self._model)
+            logger.exception("cannot write the response of model '%s'", self._model)
             exchange.respond(ApiError(INTERNAL_ERROR, status=SERVER_ERROR).response())
 
     def _document(self, response: InferResponse) -> dict[str, Any]:
         outputs = {output.name: output for output in response.outputs}
         vectors = [self._vector(text) for text in strings(outputs.get("text_output"))]
-        tokens = total(outputs.get("num_input_tokens")) or 0
+        tokens = sum_of(outputs.get("num_input_tokens")) or 0
         return {
             "object": "list",
             "data": [
@@ -128,7 +127,9 @@ class EmbeddingSink:
             numbers = orjson.loads(text)
             array = np.array(numbers, "<f4")
         except (ValueError, TypeError) as problem:
-            raise ApiError(f"The model answered with no vector: {problem}", status=SERVER_ERROR) from None
+            raise ApiError(f"The model did not return a vector: {problem}", status=SERVER_ERROR) from None
         if array.ndim != 1:
-            raise ApiError(f"The model answered with no vector: it has {array.ndim} dimensions", status=SERVER_ERROR)
+            raise ApiError(
+                f"The model did not return a vector: the array has {array.ndim} dimensions", status=SERVER_ERROR
+            )
         return base64.b64encode(array.tobytes()).decode() if self._is_base64 else numbers

@@ -20,13 +20,13 @@ UNAVAILABLE = 503
 
 
 class ApiError(Exception):
-    """A request that is refused.
+    """An error response to a request.
 
     Attributes:
         status: HTTP status.
         message: What is wrong and what to do.
-        param: The field of the request that it is about; None if about none.
-        code: OpenAI's word for it; None where there is none.
+        param: Field of the request that caused the error; None if no single field did.
+        code: OpenAI's error code; None if OpenAI defines none for this case.
     """
 
     def __init__(
@@ -39,26 +39,27 @@ class ApiError(Exception):
         self.code = code
 
     def document(self) -> dict[str, Any]:
-        """The body of the response, or of an event."""
+        """The JSON object of the error, for a response body or an event."""
         kind = "invalid_request_error" if self.status < SERVER_ERROR else "server_error"
+        # A model's error text may hold lone surrogates, which UTF-8 cannot encode.
         message = self.message.encode("utf-8", "replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> list[Buffer]:
-        """The whole response."""
+        """The complete HTTP response."""
         return json_response(self.document(), self.status)
 
 
-def of(problem: NaiadError, model: str) -> ApiError:
-    """What an error of the engine, or of the model itself, means here."""
+def to_api_error(problem: NaiadError, model: str) -> ApiError:
+    """The error response for an error of the engine or of the model."""
     if isinstance(problem, UnknownModelError):
-        return unknown_model(model, problem.message)
+        return unknown_model_error(model, problem.message)
     code = "model_not_ready" if problem.code is Code.UNAVAILABLE else None
     return ApiError(problem.message, status=HTTP_STATUS[problem.code], code=code)
 
 
-def unknown_model(model: str, reason: str = "") -> ApiError:
-    """There is no such model."""
+def unknown_model_error(model: str, reason: str = "") -> ApiError:
+    """The response 404 for a model that does not exist."""
     detail = f" ({reason})" if reason else ""
     return ApiError(
         f"The model `{model}` does not exist{detail}; GET /v1/models lists those that do",

@@ -1,4 +1,4 @@
-"""A chat template of the operator's, for models that take a prompt and no conversation."""
+"""The operator's chat template (`--openai-chat-template`), for models without an input for conversations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from naiad.frontends.openai.errors import ApiError
 
 
 class ChatTemplate:
-    """Makes prompts of conversations by a Jinja template, with what Hugging Face's templates expect to find."""
+    """Renders conversations as prompts by a Jinja template written for Hugging Face's `apply_chat_template`."""
 
     def __init__(self, path: Path) -> None:
         """Read the template.
 
         Raises:
-            OptionError: If it cannot be read or is no template, or Jinja is not installed.
+            OptionError: If the file is missing or not a valid template, or Jinja is not installed.
         """
         try:
             from jinja2 import TemplateError
@@ -27,44 +27,43 @@ class ChatTemplate:
             raise OptionError(
                 "--openai-chat-template needs Jinja; install naiad with the extra 'chat': pip install 'naiad[chat]'"
             ) from None
-        # `break` and `continue` are an extension of Jinja that Hugging Face's templates count on.
+        # As in transformers' utils/chat_template_utils.py: `break` and `continue` are an extension of Jinja.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
+        environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _now
         try:
             self._template = environment.from_string(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
             raise OptionError(f"cannot read --openai-chat-template={path}: {problem}") from None
         except TemplateError as problem:
-            raise OptionError(f"--openai-chat-template={path} is no template: {problem}") from None
-        self._problem: type[Exception] = TemplateError
+            raise OptionError(f"--openai-chat-template={path} is not a valid Jinja template: {problem}") from None
 
     def prompt(self, conversation: dict[str, Any]) -> str:
-        """The prompt that a conversation makes.
+        """The prompt of a conversation.
 
         Raises:
-            ApiError: If the template refuses it.
+            ApiError: If rendering fails.
         """
         if conversation.get("continue_final_message"):
             raise ApiError(
-                "`continue_final_message` needs a model that takes conversations itself", param="continue_final_message"
+                "`continue_final_message` needs a model with the input 'messages'", param="continue_final_message"
             )
-        begins = conversation.get("add_generation_prompt", True)
-        further = dict(conversation.get("chat_template_kwargs") or {})
+        add_generation_prompt = conversation.get("add_generation_prompt", True)
+        extra = dict(conversation.get("chat_template_kwargs") or {})
         try:
             return self._template.render(
                 messages=conversation["messages"],
                 tools=conversation.get("tools"),
-                **{"add_generation_prompt": begins, "bos_token": "", "eos_token": "", **further},
+                **{"add_generation_prompt": add_generation_prompt, "bos_token": "", "eos_token": "", **extra},
             )
-        except Exception as problem:  # noqa: BLE001 - a template can divide by zero, recurse, look up what is not there
-            raise ApiError(f"The chat template refuses the conversation: {problem}", param="messages") from None
+        except Exception as problem:  # noqa: BLE001 - a template is code and can raise any exception
+            raise ApiError(f"The chat template rejected the conversation: {problem}", param="messages") from None
 
 
-def _refuse(message: str) -> None:
+def _raise_exception(message: str) -> None:
     raise ValueError(message)
 
 
@@ -74,10 +73,10 @@ def _now(pattern: str) -> str:
 
 def _to_json(
     value: object,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - their order, too
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - signature of Hugging Face's filter
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
+    sort_keys: bool = False,  # noqa: FBT001, FBT002 - signature of Hugging Face's filter
 ) -> str:
-    """As Hugging Face's: Jinja's own filter would escape for HTML."""
+    """The filter `tojson` of Hugging Face: Jinja's own escapes `<`, `>`, `&` and `'` for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

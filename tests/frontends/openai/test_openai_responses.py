@@ -6,7 +6,7 @@ import json
 
 import pytest
 from naiad.errors import NotReadyError
-from naiad.frontends.openai.logprobs import Taken, for_chat
+from naiad.frontends.openai.logprobs import SampledTokenFinder, for_chat
 
 from .fake_models import given, said, served
 
@@ -51,7 +51,7 @@ def test_what_is_no_vector_is_an_error_and_not_silence(text, encoding):
     with served(lambda _, __, sink: sink.send(said(text), True)) as api:
         got = api.ask("embeddings", input="x", encoding_format=encoding)
         assert got.status == 500
-        assert got.json()["error"]["message"].startswith("The model answered with no vector: ")
+        assert got.json()["error"]["message"].startswith("The model did not return a vector: ")
 
 
 def test_the_answers_of_all_prompts_may_come_before_the_tickets():
@@ -103,14 +103,14 @@ def test_probabilities_of_zero_and_of_one_are_numbers_and_in_order():
         assert (token["token"], token["logprob"]) == ("surely", 0.0)
         assert [(one["token"], one["logprob"]) for one in token["top_logprobs"]] == [("surely", 0), ("never", -9999)]
     odd = [{"1": {"logprob": value, "decoded_token": "x"}} for value in (float("inf"), float("nan"))]
-    assert [token["logprob"] for token in for_chat(Taken(), odd, 0)] == [9999.0, -9999.0]
+    assert [token["logprob"] for token in for_chat(SampledTokenFinder(), odd, 0)] == [9999.0, -9999.0]
 
 
 @pytest.mark.parametrize("message", ["[]", '"text"', "3"])
 def test_a_message_that_is_no_object_is_the_models_fault(message):
     with served(lambda _, __, sink: sink.send(said("x", message=[message]), True)) as api:
         got = api.ask("chat/completions", messages=CHAT)
-        assert (got.status, "that is no JSON object" in got.json()["error"]["message"]) == (500, True)
+        assert (got.status, "that is not a JSON object" in got.json()["error"]["message"]) == (500, True)
 
 
 def test_calls_of_tools_may_have_no_index():
@@ -132,7 +132,7 @@ def test_what_is_nested_too_deeply_is_refused():
         ):
             got = api.ask(path, **fields)
             assert (got.status, got.json()["error"]["type"]) == (400, "invalid_request_error")
-            assert "could not pass the JSON body" in got.json()["error"]["message"]
+            assert "cannot send the JSON body of the request to the model" in got.json()["error"]["message"]
         assert api.ask("completions", prompt=["x"] * 3000).json()["error"]["message"].startswith("`prompt` must hold")
 
 
