@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import Dict, Mapping
 
-from naiad_stub import wire
 from naiad_stub.channel import Channel, Waiter
+from naiad_stub.messages import Query, Reply, pack
 
 
 class RefusedError(Exception):
@@ -50,7 +50,7 @@ class Asking:
         self.channel = channel
         self._numbers = itertools.count(1)
         self._asked: Dict[int, _Answer] = {}
-        channel.handlers[wire.Kind.REPLY] = self._replied
+        channel.add_handler(Reply, self._on_reply)
 
     def ask(self, what: str, fields: Mapping[str, str]) -> str:
         """Ask and wait for the answer.
@@ -61,7 +61,7 @@ class Asking:
         number = next(self._numbers)
         answer = self._asked[number] = _Answer()
         try:
-            self.channel.send(wire.pack(wire.Kind.ASK, number, what, fields))
+            self.channel.send(pack(Query(number, what, dict(fields))))
             self.channel.wait(answer)
         finally:
             self._asked.pop(number, None)
@@ -69,12 +69,11 @@ class Asking:
             raise RefusedError(refusal(self.instance_name, answer.text))
         return answer.text
 
-    def _replied(self, payload: bytes) -> None:
-        """Take a REPLY; on whichever thread reads."""
-        number, is_well, _, text = wire.unpack(wire.Kind.REPLY, payload)
-        answer = self._asked.get(number)
+    def _on_reply(self, reply: Reply) -> None:
+        """Hand a reply to the thread that waits for it; called on the thread that reads the channel."""
+        answer = self._asked.get(reply.number)
         if answer is not None:
-            answer.is_well, answer.text = bool(is_well), text
+            answer.is_well, answer.text = reply.is_ok, reply.text
             self.channel.finish(answer)
 
 

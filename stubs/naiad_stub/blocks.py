@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from naiad_stub import wire
 from naiad_stub.channel import Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
 
@@ -57,7 +57,7 @@ class OutputBlocks:
         self._sent: set[int] = set()  # those among them that the host has, too
         self._references: Dict[int, Any] = {}
         self._dropped: deque[int] = deque()  # those that the model let go, by callbacks that must not lock
-        channel.handlers[wire.Kind.RELEASE] = self._released
+        channel.add_handler(ReleaseOutputs, self._on_release)
 
     def allocate(self, size: int) -> int:
         """Reserve *size* bytes; return their offset.
@@ -100,7 +100,7 @@ class OutputBlocks:
 
     def _wait(self, waiter: Waiter) -> None:
         self.before_waiting()
-        self._channel.send(wire.pack(wire.Kind.WANT_RELEASE))
+        self._channel.send(pack(WantRelease()))
         self._channel.wait(waiter)
 
     def _begin_to_wait(self, size: int) -> Waiter:
@@ -114,9 +114,9 @@ class OutputBlocks:
         self._waiting.append(waiter)
         return waiter
 
-    def _released(self, payload: bytes) -> None:
+    def _on_release(self, message: ReleaseOutputs) -> None:
         with self._lock:
-            for offset in wire.unpack(wire.Kind.RELEASE, payload)[0]:
+            for offset in message.blocks:
                 if offset in self._sent:
                     self._sent.discard(offset)
                     if offset in self._held:

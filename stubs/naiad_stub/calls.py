@@ -18,6 +18,7 @@ from naiad_stub.call_messages import Texts, pack_call
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import TensorWriter
+from naiad_stub.messages import BlockedQuery, CancelCalls, DiscardResults, Notification, ResultsConsumed, pack
 from naiad_stub.request import Calls, InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.tensor import Tensor
@@ -73,8 +74,8 @@ class CallDesk(Calls):
         self._main = threading.main_thread().ident
         self._waiting: Dict[int, _Call] = {}  # by the thread that waits for it
         self.get_response_sender_of: Callable[[InferenceRequest], Any] = super().get_response_sender
-        channel.handlers[wire.Kind.RESULT] = self._result
-        channel.handlers[wire.Kind.ASK_STANDSTILL] = self._asked
+        channel.handlers[wire.Kind.RESULT] = self._on_result  # undecoded: on the request path
+        channel.add_handler(BlockedQuery, self._on_blocked_query)
 
     def get_response_sender(self, request: InferenceRequest) -> Any:
         """The sender that answers *request*."""
@@ -164,19 +165,19 @@ class CallDesk(Calls):
     def taken(self, call: _Call, count: int) -> None:
         """Tell the host that the model has taken *count* more results."""
         if not call.is_ended:
-            self._channel.send(wire.pack(wire.Kind.TAKEN, call.number, count))
+            self._channel.send(pack(ResultsConsumed(call.number, count)))
 
     def cancel(self, call: _Call) -> None:
         """Tell the called model that the results are not wanted any more; they come until it ends."""
         if not call.is_ended:
-            self._channel.post(wire.pack(wire.Kind.END_CALLS, [call.number]))
+            self._channel.post(pack(CancelCalls([call.number])))
 
     def leave(self, call: _Call) -> None:
         """Take no further results. Callable anywhere."""
         call.is_left = True
         if not call.is_ended:
             self._calls.pop(call.number, None)
-            self._channel.post(wire.pack(wire.Kind.LEAVE_CALLS, [call.number]))
+            self._channel.post(pack(DiscardResults([call.number])))
         self._drop_results(call)
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class CallDesk(Calls):
             raise
         return call
 
-    def _result(self, payload: bytes) -> None:
+    def _on_result(self, payload: bytes) -> None:
         """Take a RESULT; on whichever thread reads."""
         number, _, flags, _, _, _ = wire.RESULT_HEAD.unpack_from(payload)
         call = self._calls.get(number)
@@ -220,11 +221,11 @@ class CallDesk(Calls):
         if waiter is not None:
             self._channel.finish(waiter)
 
-    def _asked(self, payload: bytes) -> None:
-        """Tell whether only answers to calls can let the model go on; on whichever thread reads."""
-        is_so = standstill.is_reached(self._waiting)
-        fields = {"number": str(wire.unpack(wire.Kind.ASK_STANDSTILL, payload)[0]), "is_so": str(int(is_so))}
-        self._channel.post(wire.pack(wire.Kind.TELL, "standstill", fields))
+    def _on_blocked_query(self, query: BlockedQuery) -> None:
+        """Report whether every thread of the model is blocked; called on the thread that reads the channel."""
+        is_blocked = standstill.is_reached(self._waiting)
+        fields = {"number": str(query.number), "is_so": str(int(is_blocked))}
+        self._channel.post(pack(Notification("standstill", fields)))
 
     def _drop_results(self, call: _Call) -> None:
         with contextlib.suppress(IndexError):

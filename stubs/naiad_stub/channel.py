@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Type, TypeVar, Union
 
 from naiad_stub import wire
 from naiad_stub.busy_poll import BusyPoll
+from naiad_stub.messages import TO_ANY_THREAD, ReleaseInputs, ToAnyThread, pack, unpack
 
 if TYPE_CHECKING:  # dear to import, and few models need it
     import asyncio
@@ -26,6 +27,9 @@ if TYPE_CHECKING:  # dear to import, and few models need it
 _RECEIVE = 1 << 16
 _RETURNS_RIDE = 16
 """Small input blocks that are given back together: for each one alone a frame would cost more than keeping it."""
+
+
+M = TypeVar("M", bound=ToAnyThread)
 
 
 def running_loop() -> Optional[asyncio.AbstractEventLoop]:
@@ -85,6 +89,20 @@ class Channel:
         self._is_gone = False
         self._watches: Dict[asyncio.AbstractEventLoop, int] = {}
 
+    def add_handler(self, message_class: Type[M], handler: Callable[[M], None]) -> None:
+        """Have *handler* called with each message of a class, by whichever thread reads it.
+
+        It must neither block nor raise: the thread that reads may be any thread of the model.
+        """
+        kind = message_class.kind
+
+        def handle(payload: bytes) -> None:
+            message = unpack(TO_ANY_THREAD, kind, payload)
+            assert isinstance(message, message_class)
+            handler(message)
+
+        self.handlers[kind] = handle
+
     def poll_busily(self, limit_us: int) -> None:
         """From now on ask again and again, instead of sleeping, where messages come every *limit_us* microseconds."""
         self._busy = BusyPoll(limit_us)
@@ -143,7 +161,7 @@ class Channel:
         self._is_return_due = False
         if returned:
             blocks = [returned.popleft() for _ in range(len(returned))]
-            parts.append(wire.pack(wire.Kind.GIVE_BACK, blocks))
+            parts.append(pack(ReleaseInputs(blocks)))
         posted = self._posted
         while posted:
             item = posted.popleft()

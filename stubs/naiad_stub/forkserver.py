@@ -23,6 +23,19 @@ from typing import Dict, List, Optional, Tuple
 
 from naiad_stub import wire
 from naiad_stub.lifeline import die_with, leave_the_end_to_the_host
+from naiad_stub.messages import (
+    TO_FORK_SERVER,
+    Fork,
+    Forked,
+    ForkFailed,
+    ForkServerFailed,
+    ForkServerReady,
+    Reap,
+    Reaped,
+    ToForkServer,
+    pack,
+    unpack,
+)
 
 _MESSAGE = 1 << 16
 _DESCRIPTORS = 6
@@ -42,26 +55,29 @@ def serve(options: Dict[str, str]) -> Optional[List[str]]:
     sock = socket.socket(fileno=int(options["--fork-server"]))
     problem = _import_all(options["--modules"].split(","))
     if problem:
-        sock.send(wire.pack(wire.Kind.COLD, problem))
+        sock.send(pack(ForkServerFailed(problem)))
         return None
     # What was imported is rarely garbage: looking through it would only make each guest's pages its own.
     gc.collect()
     gc.freeze()
-    sock.send(wire.pack(wire.Kind.WARM))
+    sock.send(pack(ForkServerReady()))
     while True:
-        kind, payload, descriptors = _receive(sock)
-        if kind == wire.Kind.FORK:
-            arguments = _fork(sock, descriptors, *wire.unpack(kind, payload))
+        message, descriptors = _receive(sock)
+        if message is None:
+            return None
+        if isinstance(message, Fork):
+            arguments = _fork(sock, descriptors, message)
             if arguments is not None:
                 return arguments
-        elif kind == wire.Kind.REAP:
-            pid = wire.unpack(kind, payload)[0]
-            status = os.waitpid(pid, 0)[1]
-            signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            code = 0 if signal_number else os.WEXITSTATUS(status)
-            sock.send(wire.pack(wire.Kind.REAPED, pid, code, signal_number))
         else:
-            return None
+            sock.send(pack(_reap(message)))
+
+
+def _reap(message: Reap) -> Reaped:
+    status = os.waitpid(message.pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return Reaped(message.pid, 0, os.WTERMSIG(status))
+    return Reaped(message.pid, os.WEXITSTATUS(status), 0)
 
 
 def _import_all(names: List[str]) -> str:
@@ -109,8 +125,8 @@ def _threads_outlive_fork() -> bool:
     return False
 
 
-def _receive(sock: socket.socket) -> Tuple[int, bytes, List[int]]:
-    """The next message and its descriptors; kind 0 at the end of the socket."""
+def _receive(sock: socket.socket) -> Tuple[Optional[ToForkServer], List[int]]:
+    """The next message and its descriptors; None at the end of the socket."""
     descriptors = array.array("i")
     try:
         data, ancillary, _, _ = sock.recvmsg(
@@ -122,13 +138,12 @@ def _receive(sock: socket.socket) -> Tuple[int, bytes, List[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content)
     if not data:
-        return 0, b"", []
-    return wire.FRAME.unpack_from(data)[1], data[wire.FRAME.size :], descriptors.tolist()
+        return None, []
+    kind = wire.FRAME.unpack_from(data)[1]
+    return unpack(TO_FORK_SERVER, kind, data[wire.FRAME.size :]), descriptors.tolist()
 
 
-def _fork(
-    sock: socket.socket, descriptors: List[int], number: int, inputs_size: int, outputs_size: int
-) -> Optional[List[str]]:
+def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optional[List[str]]:
     """Fork a guest; return its arguments in the guest and None here."""
     server = os.getpid()
     sys.stdout.flush()
@@ -137,19 +152,19 @@ def _fork(
     try:
         pid = os.fork()
     except OSError as error:
-        sock.send(wire.pack(wire.Kind.NOT_FORKED, number, error.strerror or str(error)))
+        sock.send(pack(ForkFailed(request.number, error.strerror or str(error))))
         pid = -1
     if pid == 0:
         sock.close()
         os.close(ready)
         os.setsid()
         os.close(begun)
-        return _begin(descriptors, inputs_size, outputs_size, server)
+        return _begin(descriptors, request.inputs_size, request.outputs_size, server)
     os.close(begun)
     if pid > 0:
         # Until it leads its own process group, the host could not kill it together with what it starts.
         os.read(ready, 1)
-        sock.send(wire.pack(wire.Kind.FORKED, number, pid))
+        sock.send(pack(Forked(request.number, pid)))
     for descriptor in (ready, *descriptors):
         os.close(descriptor)
     return None

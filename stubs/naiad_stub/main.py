@@ -18,6 +18,19 @@ from naiad_stub import control, logger, metrics, wire
 from naiad_stub.asking import Asking
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.lifeline import die_with, leave_the_end_to_the_host
+from naiad_stub.messages import (
+    TO_MAIN_THREAD,
+    Completed,
+    Failed,
+    Finalized,
+    Hello,
+    Load,
+    Log,
+    Progress,
+    Ready,
+    pack,
+    unpack,
+)
 from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.model_loading import LoadError, complete_config
 from naiad_stub.readiness import ReadinessThread
@@ -55,9 +68,11 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     import numpy as np
 
     version = ".".join(map(str, sys.version_info[:3]))
-    channel.send(wire.pack(wire.Kind.HELLO, wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__))
-    logger.sink = lambda level, file, line, text: channel.send(wire.pack(wire.Kind.LOG, level, file, line, text))
-    spec = wire.unpack(wire.Kind.LOAD, channel.receive()[1])[0]  # nothing else comes before it
+    channel.send(pack(Hello(wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__)))
+    logger.sink = lambda level, file, line, text: channel.send(pack(Log(level, file, line, text)))
+    load = unpack(TO_MAIN_THREAD, *channel.receive())
+    assert isinstance(load, Load), "the host sends nothing else before LOAD"
+    spec = load.spec
     # As the reference has it. Libraries that read a command line would take ours for their own, and end us.
     sys.argv[:] = [""]
     asking = Asking(channel, spec["instance_name"])
@@ -66,13 +81,13 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     with _Heartbeat(channel):
         try:
             if spec["mode"] == "complete":
-                channel.send(wire.pack(wire.Kind.COMPLETED, complete_config(spec)))
+                channel.send(pack(Completed(complete_config(spec))))
                 return 0
             inputs = _segment(options, "--inputs")
             outputs = _segment(options, "--outputs")
             model = ModelServer(channel, inputs, outputs, spec)
         except LoadError as error:
-            channel.send(wire.pack(wire.Kind.FAILED, _INTERNAL, error.message, error.traceback_text))
+            channel.send(pack(Failed(_INTERNAL, error.message, error.traceback_text)))
             return 0
     is_ready = getattr(model.model, "is_ready", None)
     side = socket.socket(fileno=int(options["--side"]))
@@ -80,11 +95,11 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
         side.close()
     else:
         ReadinessThread(side, is_ready, model.running_loop).start()
-    channel.send(wire.pack(wire.Kind.READY, int(hasattr(model.model, "execute")), int(is_ready is not None)))
+    channel.send(pack(Ready(hasattr(model.model, "execute"), is_ready is not None)))
     channel.poll_busily(int(spec["busy_poll_us"]))
     model.run()
     model.finalize()
-    channel.send(wire.pack(wire.Kind.FINALIZED))
+    channel.send(pack(Finalized()))
     _end_in_time(channel, spec["instance_name"])
     return 0
 
@@ -102,7 +117,7 @@ def _end_in_time(channel: Channel, instance_name: str) -> None:
             return
         text = f"'{instance_name}' left threads running, which end with it now: {names}"
         with contextlib.suppress(Exception):
-            channel.send(wire.pack(wire.Kind.LOG, _WARNING_LEVEL, "model.py", 0, text))
+            channel.send(pack(Log(_WARNING_LEVEL, "model.py", 0, text)))
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(0)
@@ -135,6 +150,6 @@ class _Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(_HEARTBEAT_SECONDS):
             try:
-                self._channel.send(wire.pack(wire.Kind.PROGRESS))
+                self._channel.send(pack(Progress()))
             except HostGoneError:
                 return

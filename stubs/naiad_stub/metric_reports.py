@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from naiad_stub import wire
 from naiad_stub.asking import Asking, RefusedError
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.messages import Notification, pack
 from naiad_stub.metrics import MetricKind, Metrics
 
 _LATEST_SECONDS = 0.05
@@ -131,7 +131,7 @@ class ServerMetrics(Metrics):
                 _MERGE[what](told, metric, value)
         fields = {key: " ".join(map(repr, entry)) for key, entry in told.items()}
         fields.update(dropped)  # last: metrics change before they go
-        return wire.pack(wire.Kind.TELL, "metrics", fields) if fields else b""
+        return pack(Notification("metrics", fields)) if fields else b""
 
 
 def _merge_add(told: Dict[str, List[Any]], metric: _Handle, value: float) -> None:

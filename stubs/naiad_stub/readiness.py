@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from naiad_stub import loader, wire
+from naiad_stub.messages import READINESS_QUERIES, Readiness, pack, unpack
 
 if TYPE_CHECKING:  # dear to import, and few models need it
     import asyncio
@@ -51,23 +52,23 @@ class ReadinessThread:
                 if not data:
                     return
                 for kind, payload in reader.feed(data):
-                    if kind == wire.Kind.ASK_READY:
-                        (number,) = wire.unpack(kind, payload)
-                        self._socket.sendall(wire.pack(wire.Kind.READINESS, number, *self._ask()))
+                    query = unpack(READINESS_QUERIES, kind, payload)
+                    is_ready, problem = self._ask()
+                    self._socket.sendall(pack(Readiness(query.number, is_ready, problem)))
         except OSError:  # the host is gone
             return
 
-    def _ask(self) -> Tuple[int, str]:
-        """1 if the model is ready; else 0 and what was wrong, if anything was."""
+    def _ask(self) -> Tuple[bool, str]:
+        """Whether the model is ready, and if not, why; empty where it gave no reason."""
         try:
             answer = self._is_ready()
             if hasattr(answer, "__await__"):
                 answer = self._await(answer)
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
-            return 0, loader.format_exception(error)[0]
+            return False, loader.format_exception(error)[0]
         if not isinstance(answer, bool):
-            return 0, "is_ready() must return a boolean value"
-        return int(answer), ""
+            return False, "is_ready() must return a boolean value"
+        return answer, ""
 
     def _await(self, awaitable: Any) -> Any:
         import asyncio  # whoever defines a coroutine has imported it

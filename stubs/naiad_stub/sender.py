@@ -18,6 +18,7 @@ from naiad_stub.arguments import integer
 from naiad_stub.channel import Channel, HostGoneError, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.messages import CancelRequests, Credit
 from naiad_stub.response import InferenceResponse
 
 FINAL_FLAG = 1
@@ -158,8 +159,8 @@ class Sending:
         self._running: Dict[int, Ticket] = {}
         self._open: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self._early: Set[int] = set()  # cancelled before they were begun
-        channel.handlers[wire.Kind.CANCEL] = self._cancelled
-        channel.handlers[wire.Kind.CREDIT] = self._credit
+        channel.add_handler(CancelRequests, self._on_cancel)
+        channel.add_handler(Credit, self._on_credit)
 
     def begin(self, batch: Batch) -> None:
         """`execute` is about to be called with the requests of *batch*."""
@@ -220,8 +221,8 @@ class Sending:
     def _find(self, key: int) -> Optional[Ticket]:
         return self._running.get(key) or self._open.get(key)
 
-    def _cancelled(self, payload: bytes) -> None:
-        for key in wire.unpack(wire.Kind.CANCEL, payload)[0]:
+    def _on_cancel(self, message: CancelRequests) -> None:
+        for key in message.keys:
             ticket = self._find(key)
             if ticket is None:  # waits in the channel, or is answered already
                 if len(self._early) >= _MOST_EARLY:
@@ -232,11 +233,10 @@ class Sending:
             if ticket.answers is not None:
                 ticket.answers.wake()
 
-    def _credit(self, payload: bytes) -> None:
-        key, count = wire.unpack(wire.Kind.CREDIT, payload)
-        ticket = self._find(key)
+    def _on_credit(self, message: Credit) -> None:
+        ticket = self._find(message.key)
         if ticket is not None and ticket.answers is not None:
-            ticket.answers.read(count)
+            ticket.answers.read(message.count)
 
 
 class InferenceResponseSender:

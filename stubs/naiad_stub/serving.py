@@ -18,6 +18,7 @@ from naiad_stub.calls import CallDesk
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
 from naiad_stub.execution import Execution
+from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
 from naiad_stub.model_loading import initialize_model
 from naiad_stub.segment import Segment
 from naiad_stub.sender import InferenceResponseSender, Sending
@@ -91,9 +92,7 @@ class ModelServer:
                 if coroutine is not None:
                     self._run_on_loop(batch, coroutine)
                     return
-            elif kind == wire.Kind.TRIM:
-                self._blocks.trim()
-            elif kind == wire.Kind.FINALIZE:
+            elif self._is_end(kind, payload):
                 return
 
     def running_loop(self) -> Optional[asyncio.AbstractEventLoop]:
@@ -141,6 +140,20 @@ class ModelServer:
                 text = loader.format_exception(error)[1]
                 self._log(_ERROR_LEVEL, f"a task of '{self._instance_name}' failed: {text}", loader.place(error))
 
+    def _is_end(self, kind: int, payload: bytes) -> bool:
+        """Act on a message other than EXECUTE; True if it is the order to finalize the model.
+
+        Raises:
+            WireError: If the message is not one that the host may send now.
+        """
+        message = unpack(TO_MAIN_THREAD, kind, payload)
+        if isinstance(message, Trim):
+            self._blocks.trim()
+            return False
+        if isinstance(message, Finalize):
+            return True
+        raise wire.WireError("LOAD was sent twice")
+
     def _stop(self) -> None:
         assert self._loop is not None
         self._is_stopped = True
@@ -169,9 +182,7 @@ class ModelServer:
                 coroutine = self._execution.begin(batch)
                 if coroutine is not None:
                     self._begin_task(batch, coroutine)
-            elif kind == wire.Kind.TRIM:
-                self._blocks.trim()
-            elif kind == wire.Kind.FINALIZE:
+            elif self._is_end(kind, payload):
                 self._stop()
                 return
 
@@ -217,7 +228,7 @@ class ModelServer:
 
     def _log(self, level: int, message: str, place: Tuple[str, int] = ("model.py", 0)) -> None:
         # Posted: a sender's finalizer logs, too, and may run while this thread sends.
-        self._channel.post(wire.pack(wire.Kind.LOG, level, *place, message))
+        self._channel.post(pack(Log(level, *place, message)))
 
     def _log_failure(self, message: str, place: Tuple[str, int]) -> None:
         self._log(_ERROR_LEVEL, message, place)

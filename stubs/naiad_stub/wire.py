@@ -1,13 +1,13 @@
-"""The protocol between host and guest: framed, typed, versioned messages on one Unix stream socket.
+"""The protocol between host and guest: framed, versioned messages on one Unix stream socket.
 
-A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Messages say where in a segment tensors lie;
-only tensors of few bytes (INLINE_LIMIT) travel in the message itself. Four messages make up the request paths and are
-packed by hand: EXECUTE (host to guest) and RESPONSES (guest to host) for requests, CALL (guest to host) and RESULT
-(host to guest) for a model's calls to others. All others are rare and carry a short list of fields described by a
-format string.
+A frame is `<u32 payload length><u16 kind><u16 reserved>` and the payload. Messages refer to tensors by their offset in
+a shared segment; only tensors of up to INLINE_LIMIT bytes are in the message itself. This module has what the request
+path needs: frames, and the heads of the four messages that carry tensors. EXECUTE (host to guest) and RESPONSES (guest
+to host) are requests and their responses; CALL (guest to host) and RESULT (host to guest) are a model's calls to other
+models. All other messages are classes in `naiad_stub.messages`.
 
-Both sides come from one release, but a guest may be an older one that a custom stub pinned: HELLO carries
-PROTOCOL_VERSION, and the host refuses another one.
+HELLO carries PROTOCOL_VERSION, and the host rejects another one than its own: host and guest usually come from one
+release, but a custom stub may be older.
 
 Shared by host and guest; imports nothing of ours. Python 3.8+.
 """
@@ -24,86 +24,48 @@ MAX_FRAME = 256 << 20
 
 
 class Kind:
-    """Kinds of messages. Plain integers: an enum's look-up would cost on every message."""
+    """Numbers of the kinds of messages. Plain integers: an enum's look-up would cost on every message."""
 
     # guest to host
-    HELLO = 1  # interpreter is up: protocol version, pid, Python version, numpy version
-    PROGRESS = 2  # still alive while loading
-    READY = 3  # model loaded and initialised: 1 if it defines `execute`, 1 if it defines `is_ready`
-    COMPLETED = 4  # auto_complete_config returned: configuration as JSON
-    FAILED = 5  # loading failed: code, message, traceback text
+    HELLO = 1
+    PROGRESS = 2
+    READY = 3
+    COMPLETED = 4
+    FAILED = 5
     RESPONSES = 6
-    LOG = 7  # level, file name, line, message
-    WANT_RELEASE = 8  # the output segment is full: hand ranges back now
+    LOG = 7
+    WANT_RELEASE = 8
     FINALIZED = 9
     CALL = 10
-    GIVE_BACK = 11  # offsets of input blocks that the model refers to no more
-    TAKEN = 12  # call, number of its results that the model has taken
-    END_CALLS = 13  # calls to be cancelled
-    LEAVE_CALLS = 14  # calls whose further results nobody will look at
-    ASK = 15  # number, what is asked, its fields: answered by REPLY
-    TELL = 16  # what is told, its fields: not answered
-    READINESS = 17  # number of the question, 1 if ready, what was wrong
+    RELEASE_INPUTS = 11
+    RESULTS_CONSUMED = 12
+    CANCEL_CALLS = 13
+    DISCARD_RESULTS = 14
+    QUERY = 15
+    NOTIFICATION = 16
+    READINESS = 17
     # host to guest
     LOAD = 20
     EXECUTE = 21
-    RELEASE = 22  # offsets of output blocks that were read
-    CANCEL = 23  # keys of requests nobody waits for any more
-    TRIM = 24  # traffic paused: give free pages back
+    RELEASE_OUTPUTS = 22
+    CANCEL_REQUESTS = 23
+    TRIM = 24
     FINALIZE = 25
     RESULT = 26
-    CREDIT = 27  # request, number of its responses that have left for the client
-    REPLY = 28  # number, 1 if it went well, error code, text
-    ASK_READY = 29  # number: run the model's is_ready
-    ASK_STANDSTILL = 30  # number: can only answers to calls let the model go on? Told as "standstill"
+    CREDIT = 27
+    REPLY = 28
+    READINESS_QUERY = 29
+    BLOCKED_QUERY = 30
     # fork server to host
-    WARM = 40  # everything is imported
-    COLD = 41  # why it cannot fork guests
-    FORKED = 42  # number, process id
-    NOT_FORKED = 43  # number, why not
-    REAPED = 44  # process id, exit code, signal that killed it (0: none)
+    FORK_SERVER_READY = 40
+    FORK_SERVER_FAILED = 41
+    FORKED = 42
+    FORK_FAILED = 43
+    REAPED = 44
     # host to fork server
-    FORK = 50  # number, sizes of the segments; with their descriptors, the sockets' and the pipes'
-    REAP = 51  # process id of a guest that has ended
+    FORK = 50
+    REAP = 51
 
-
-FIELDS = {
-    Kind.HELLO: "uuss",
-    Kind.PROGRESS: "",
-    Kind.READY: "uu",
-    Kind.COMPLETED: "s",
-    Kind.FAILED: "uss",
-    Kind.LOG: "usus",
-    Kind.WANT_RELEASE: "",
-    Kind.FINALIZED: "",
-    Kind.GIVE_BACK: "q",
-    Kind.TAKEN: "uu",
-    Kind.END_CALLS: "q",
-    Kind.LEAVE_CALLS: "q",
-    Kind.ASK: "usm",
-    Kind.TELL: "sm",
-    Kind.READINESS: "uus",
-    Kind.LOAD: "m",
-    Kind.RELEASE: "q",
-    Kind.CANCEL: "q",
-    Kind.TRIM: "",
-    Kind.FINALIZE: "",
-    Kind.CREDIT: "uu",
-    Kind.REPLY: "uuus",
-    Kind.ASK_READY: "u",
-    Kind.ASK_STANDSTILL: "u",
-    Kind.WARM: "",
-    Kind.COLD: "s",
-    Kind.FORKED: "uu",
-    Kind.NOT_FORKED: "us",
-    Kind.REAPED: "uuu",
-    Kind.FORK: "uuu",
-    Kind.REAP: "u",
-}
-"""Fields of each rare message: u unsigned 64-bit, s string, q list of unsigned 64-bit, m mapping of strings."""
-
-_U64 = struct.Struct("<Q")
-_U32 = struct.Struct("<I")
 
 INLINE_LIMIT = 1024
 """Tensors of a message that take up to so many bytes together travel in it, laid out as in a block.
@@ -177,82 +139,6 @@ class WireError(Exception):
 def frame(kind: int, payload: bytes) -> bytes:
     """One frame, ready to send."""
     return FRAME.pack(len(payload), kind, 0) + payload
-
-
-def pack(kind: int, *fields: object) -> bytes:
-    """One frame of a rare message, its fields as FIELDS says."""
-    parts = []
-    for code, value in zip(FIELDS[kind], fields):
-        if code == "u":
-            parts.append(_U64.pack(value))
-        elif code == "s":
-            _pack_string(parts, value)  # type: ignore[arg-type]
-        elif code == "q":
-            parts.append(_U32.pack(len(value)))  # type: ignore[arg-type]
-            parts.append(struct.pack(f"<{len(value)}Q", *value))  # type: ignore[arg-type, misc]
-        else:
-            parts.append(_U32.pack(len(value)))  # type: ignore[arg-type]
-            for key, item in value.items():  # type: ignore[attr-defined]
-                _pack_string(parts, key)
-                _pack_string(parts, item)
-    return frame(kind, b"".join(parts))
-
-
-def _pack_string(parts: list[bytes], text: str) -> None:
-    try:
-        data = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a surrogate pair, in a model's message; paths never hold one
-        data = text.encode("utf-8", "backslashreplace")
-    parts.append(_U32.pack(len(data)))
-    parts.append(data)
-
-
-def unpack(kind: int, payload: bytes) -> tuple:  # type: ignore[type-arg]
-    """The fields of a rare message.
-
-    Raises:
-        WireError: Where the payload is not what FIELDS says.
-    """
-    reader = _Reader(payload)
-    try:
-        values = tuple([reader.read(code) for code in FIELDS[kind]])
-    except (KeyError, struct.error, UnicodeDecodeError) as error:
-        raise WireError(f"message of kind {kind} is malformed: {error}") from error
-    if reader.position != len(payload):
-        raise WireError(f"message of kind {kind} has {len(payload) - reader.position} bytes too many")
-    return values
-
-
-class _Reader:
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.position = 0
-
-    def read(self, code: str) -> object:
-        if code == "u":
-            return self._number(_U64)
-        if code == "s":
-            return self._string()
-        count = self._number(_U32)
-        if code == "q":
-            values = struct.unpack_from(f"<{count}Q", self.payload, self.position)
-            self.position += 8 * count
-            return list(values)
-        return {self._string(): self._string() for _ in range(count)}
-
-    def _number(self, packer: struct.Struct) -> int:
-        (value,) = packer.unpack_from(self.payload, self.position)
-        self.position += packer.size
-        return int(value)
-
-    def _string(self) -> str:
-        length = self._number(_U32)
-        end = self.position + length
-        if end > len(self.payload):
-            raise WireError("a string runs past the end of its message")
-        text = str(self.payload[self.position : end], "utf-8", "surrogateescape")
-        self.position = end
-        return text
 
 
 class FrameReader:

@@ -32,6 +32,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub.busy_poll",
     "naiad_stub.layout",
     "naiad_stub.memo",
+    "naiad_stub.messages",
     "naiad_stub.segment",
     "naiad_stub.wire",
 }

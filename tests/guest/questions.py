@@ -12,6 +12,7 @@ from naiad_stub import control, metrics, wire
 from naiad_stub.asking import Asking
 from naiad_stub.channel import Channel
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.messages import FROM_GUEST, READINESS_REPLIES, Notification, ReadinessQuery, Reply, pack, unpack
 from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.metrics import MetricFamily, MetricKind
 
@@ -40,19 +41,16 @@ class Host(threading.Thread):
                 return
             for kind, payload in reader.feed(data):
                 with self.changed:
-                    self.take(kind, wire.unpack(kind, payload))
+                    self.take(unpack(FROM_GUEST, kind, payload))
                     self.changed.notify_all()
 
-    def take(self, kind, fields):
-        if kind == wire.Kind.TELL:
-            self.told.append(fields)
+    def take(self, message):
+        if isinstance(message, Notification):
+            self.told.append((message.subject, message.fields))
             return
-        assert kind == wire.Kind.ASK
-        number, what, fields = fields
-        self.asked.append((what, fields))
-        answer = self.answers(what, fields)
-        text = str(answer)
-        self.socket.sendall(wire.pack(wire.Kind.REPLY, number, int(not isinstance(answer, Exception)), 1, text))
+        self.asked.append((message.subject, message.fields))
+        answer = self.answers(message.subject, message.fields)
+        self.socket.sendall(pack(Reply(message.number, not isinstance(answer, Exception), 1, str(answer))))
 
     def wait_told(self, count):
         with self.changed:
@@ -233,17 +231,23 @@ def check_readiness():
     reader = wire.FrameReader()
     host_end.settimeout(10)
     for number, (is_ready, text) in enumerate(
-        [(1, ""), (0, ""), (1, ""), (0, "is_ready() must return a boolean value"), (0, "RuntimeError: not now")]
+        [
+            (True, ""),
+            (False, ""),
+            (True, ""),
+            (False, "is_ready() must return a boolean value"),
+            (False, "RuntimeError: not now"),
+        ]
     ):
-        host_end.sendall(wire.pack(wire.Kind.ASK_READY, number))
+        host_end.sendall(pack(ReadinessQuery(number)))
         frames = []
         while not frames:
             frames = reader.feed(host_end.recv(4096))
         ((kind, payload),) = frames
-        told_number, told_ready, told_text = wire.unpack(kind, payload)
-        assert (kind, told_number, told_ready) == (wire.Kind.READINESS, number, is_ready)
-        assert told_text.startswith(text), told_text
-        assert bool(told_text) == bool(text)
+        reply = unpack(READINESS_REPLIES, kind, payload)
+        assert (reply.number, reply.is_ready) == (number, is_ready)
+        assert reply.problem.startswith(text), reply.problem
+        assert bool(reply.problem) == bool(text)
 
 
 def check_all():

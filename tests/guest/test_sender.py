@@ -30,7 +30,9 @@ def eager_threads():
 
 def test_threads_that_answer_at_once_share_one_account(eager_threads):
     """A second one, once dropped, would end the request without its answers."""
-    sending = Sending(SimpleNamespace(handlers={}), None, "m", print, decoupled=True)
+    sending = Sending(
+        SimpleNamespace(add_handler=lambda message_class, handler: None), None, "m", print, decoupled=True
+    )
     start = threading.Barrier(4)
     for key in range(300):
         ticket = Ticket(key, (), Batch(key, -1, None))

@@ -19,6 +19,7 @@ from naiad_stub.blocks import OutputBlocks
 from naiad_stub.call_messages import Texts, pack_call
 from naiad_stub.calls import CallDesk
 from naiad_stub.exchange import BatchReader, ResponseWriter, TensorWriter, responses_frame
+from naiad_stub.messages import ReleaseOutputs
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import Segment
@@ -38,7 +39,7 @@ class Pair:
     def __init__(self) -> None:
         self.memory = InstanceMemory("pair", capacity=1 << 28)
         self.outputs = Segment(self.memory.output_descriptor, self.memory.output_capacity)
-        self.blocks = OutputBlocks(self.outputs, SimpleNamespace(handlers={}))
+        self.blocks = OutputBlocks(self.outputs, SimpleNamespace(add_handler=lambda message_class, handler: None))
         self.interface = Interface("m", 1, NAMES, NAMES)
         self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
         self.writer = ResponseWriter(self.blocks, NAMES)
@@ -46,7 +47,7 @@ class Pair:
     def take_returned(self) -> int:
         """Give the guest its output blocks back; how many there were."""
         count = len(self.memory.returned)
-        self.blocks._released(wire.pack(wire.Kind.RELEASE, list(self.memory.returned))[wire.FRAME.size :])
+        self.blocks._on_release(ReleaseOutputs(list(self.memory.returned)))
         self.memory.returned.clear()
         return count
 
@@ -223,7 +224,12 @@ def test_results_of_calls_reach_the_guest(pair, arrays):
         for name, array in zip(NAMES, arrays, strict=False)
     ]
     given_back: list[int] = []
-    channel = SimpleNamespace(handlers={}, give_back=given_back.append, give_back_small=given_back.append)
+    channel = SimpleNamespace(
+        handlers={},
+        add_handler=lambda message_class, handler: None,
+        give_back=given_back.append,
+        give_back_small=given_back.append,
+    )
     desk = CallDesk(channel, pair.blocks, pair.memory.inputs.view)
 
     frame = write_result(5, InferResponse("m", 1, "", outputs), True, pair.memory)

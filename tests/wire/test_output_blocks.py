@@ -11,8 +11,9 @@ from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.channel import Channel
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.messages import Finalize, ReleaseOutputs, Trim, WantRelease, pack
 from naiad_stub.segment import Segment, create_memory
-from naiad_stub.wire import Kind, frame, pack
+from naiad_stub.wire import Kind, frame
 
 
 @pytest.fixture
@@ -39,21 +40,21 @@ def execute(number: int) -> bytes:
 
 def test_guest_asks_for_room_and_goes_on_once_it_is_handed_back(full):
     blocks, _, host = full
-    host.sendall(pack(Kind.RELEASE, [4096]))
+    host.sendall(pack(ReleaseOutputs([4096])))
     assert blocks.allocate(1) == 4096
-    assert host.recv(100) == pack(Kind.WANT_RELEASE)
+    assert host.recv(100) == pack(WantRelease())
 
 
 def test_other_messages_keep_their_order(full):
     blocks, channel, host = full
-    host.sendall(pack(Kind.TRIM) + execute(7) + pack(Kind.RELEASE, [0]) + pack(Kind.FINALIZE))
+    host.sendall(pack(Trim()) + execute(7) + pack(ReleaseOutputs([0])) + pack(Finalize()))
     assert blocks.allocate(1) == 0
     assert [channel.receive()[0] for _ in range(3)] == [Kind.TRIM, Kind.EXECUTE, Kind.FINALIZE]
 
 
 def test_output_larger_than_the_segment_is_refused_once_all_is_handed_back(full):
     blocks, _, host = full
-    host.sendall(pack(Kind.RELEASE, [0]) + pack(Kind.RELEASE, [4096]))
+    host.sendall(pack(ReleaseOutputs([0])) + pack(ReleaseOutputs([4096])))
     with pytest.raises(
         TritonModelException, match="outputs of 8193 bytes do not fit into the output segment of 8192 bytes"
     ):

@@ -16,6 +16,7 @@ from typing import Any
 from naiad_stub import wire
 from naiad_stub.exchange import Batch, Ticket, error_entry
 from naiad_stub.execution import Execution
+from naiad_stub.messages import Credit
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import InferenceResponseSender, Sending
@@ -233,8 +234,10 @@ class _Channel:
     is_gone = False
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
-        self.handlers: dict[int, Callable[[bytes], None]] = {}
         self._deliver = deliver
+
+    def add_handler(self, message_class: type, handler: Callable[[Any], None]) -> None:
+        """Nothing arrives on its own."""
 
     def send(self, data: bytes) -> None:
         """Hand RESPONSES to whoever waits for them."""
@@ -280,7 +283,7 @@ class _Sending(Sending):
 
     def credit(self, key: int) -> None:
         """Say that a response has been read."""
-        self._credit(wire.pack(wire.Kind.CREDIT, key, 1)[_FRAME_HEAD:])
+        self._on_credit(Credit(key, 1))
 
 
 class _Execution(Execution):

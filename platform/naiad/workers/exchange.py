@@ -15,6 +15,8 @@ from naiad_stub import wire
 from naiad_stub.layout import KEPT, Place
 from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
+from naiad_stub.messages import ReleaseOutputs
+from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, ProtocolError
@@ -158,7 +160,7 @@ def pack_returned(memory: InstanceMemory) -> bytes:
     memory.is_release_due = False
     returned = memory.returned
     offsets = [returned.popleft() for _ in range(len(returned))]
-    return wire.pack(wire.Kind.RELEASE, offsets) if offsets else b""
+    return pack_message(ReleaseOutputs(offsets)) if offsets else b""
 
 
 def _input_layout(request: InferRequest, interface: Interface) -> tuple[bytes, list[int], int]:

@@ -19,12 +19,26 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from naiad_stub import wire
+from naiad_stub.messages import (
+    FROM_FORK_SERVER,
+    Fork,
+    Forked,
+    ForkFailed,
+    ForkServerFailed,
+    ForkServerReady,
+    FromForkServer,
+    Reap,
+    Reaped,
+    pack,
+    unpack,
+)
 
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.memory.instance import InstanceMemory
+from naiad.workers.compat import assert_never
 from naiad.workers.launch import Launched, LaunchSpec, start_stub
 from naiad.workers.output import LineReader
-from naiad.workers.process import PROGRESS_CHECK_SECONDS, Progress, describe_exit
+from naiad.workers.process import PROGRESS_CHECK_SECONDS, ProgressMonitor, describe_exit
 
 logger = logging.getLogger("naiad.workers")
 
@@ -131,11 +145,11 @@ class ForkServer:
     # -- asking -------------------------------------------------------------------------------------------------
 
     async def _wait_warm(self) -> str:
-        progress = Progress(self._spec.start_timeout)
-        progress.watch(self.pid, self._loop.time())
+        progress = ProgressMonitor(self._spec.start_timeout)
+        progress.start(self.pid, self._loop.time())
         while not self._warm.done():
             await asyncio.wait([self._warm], timeout=PROGRESS_CHECK_SECONDS)
-            if not self._warm.done() and progress.is_missing(self._loop.time()):
+            if not self._warm.done() and progress.is_stalled(self._loop.time()):
                 self._stop(
                     f"importing {self._modules} made no progress for {self._spec.start_timeout:g} s "
                     "(stub-timeout-seconds)"
@@ -146,19 +160,19 @@ class ForkServer:
         self._number = number = self._number + 1
         answer: asyncio.Future[int] = self._loop.create_future()
         self._forks[number] = answer
-        message = wire.pack(wire.Kind.FORK, number, memory.inputs.capacity, memory.output_capacity)
+        message = pack(Fork(number, memory.inputs.capacity, memory.output_capacity))
         try:
             self._socket.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))])
         except OSError as error:
             del self._forks[number]
             raise CannotForkError(f"asking for a guest: {error.strerror or error}") from error
-        return await answer  # where that is cancelled, `_forked` sees to what comes
+        return await answer  # where that is cancelled, `_on_forked` sees to what comes
 
     def _reap(self, pid: int, ended: Callable[[int, str], None]) -> None:
         self._reaps[pid] = ended
         if not self._end:
             try:
-                self._socket.send(wire.pack(wire.Kind.REAP, pid))
+                self._socket.send(pack(Reap(pid)))
             except OSError:
                 self._stop("")
         if self._end:
@@ -179,32 +193,34 @@ class ForkServer:
                 return
             try:
                 kind = wire.FRAME.unpack_from(data)[1]
-                self._take(kind, wire.unpack(kind, data[wire.FRAME.size :]))
+                self._on_message(unpack(FROM_FORK_SERVER, kind, data[wire.FRAME.size :]))
             except Exception as error:  # whatever it sends, it harms nobody but its own guests
                 logger.exception("the fork server of '%s' (pid %d) is killed", self._spec.name, self.pid)
                 self._stop(f"it broke the protocol: {error}")
 
-    def _take(self, kind: int, fields: tuple[object, ...]) -> None:
-        if kind == wire.Kind.WARM and not self._warm.done():
-            seconds = self._loop.time() - self._begun
-            logger.info("prewarmed %s in %.2f s: pid %d (%s)", self._modules, seconds, self.pid, self._spec.python)
-            self._warm.set_result("")
-        elif kind == wire.Kind.COLD:
-            self._stop(str(fields[0]))
-        elif kind == wire.Kind.FORKED:
-            self._forked(*fields)  # type: ignore[arg-type]
-        elif kind == wire.Kind.NOT_FORKED:
-            answer = self._forks.pop(fields[0])  # type: ignore[call-overload]
-            if not answer.done():
-                answer.set_exception(CannotForkError(f"fork: {fields[1]}"))
-        elif kind == wire.Kind.REAPED:
-            pid, code, signal_number = fields
-            ended = self._reaps.pop(pid)  # type: ignore[call-overload]
-            ended(-signal_number if signal_number else code, "")  # type: ignore[operator]
-        else:
-            raise ValueError(f"a message of kind {kind}")
+    def _on_message(self, message: FromForkServer) -> None:
+        match message:
+            case ForkServerReady():
+                if self._warm.done():
+                    raise wire.WireError("it was ready before")
+                seconds = self._loop.time() - self._begun
+                logger.info("prewarmed %s in %.2f s: pid %d (%s)", self._modules, seconds, self.pid, self._spec.python)
+                self._warm.set_result("")
+            case ForkServerFailed():
+                self._stop(message.problem)
+            case Forked():
+                self._on_forked(message.number, message.pid)
+            case ForkFailed():
+                answer = self._forks.pop(message.number)
+                if not answer.done():
+                    answer.set_exception(CannotForkError(f"fork: {message.problem}"))
+            case Reaped():
+                ended = self._reaps.pop(message.pid)
+                ended(-message.signal if message.signal else message.exit_code, "")
+            case _:
+                assert_never(message)
 
-    def _forked(self, number: int, pid: int) -> None:
+    def _on_forked(self, number: int, pid: int) -> None:
         import psutil  # here, as most servers have no such guests
 
         # It names a process that will be killed one day: it had better be its own.

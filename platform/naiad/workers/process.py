@@ -33,7 +33,7 @@ def cpu_seconds_of(pid: int) -> float:
     return float(times.user + times.system)
 
 
-class Progress:
+class ProgressMonitor:
     """Whether a process that starts is at work: it says so now and then, or it uses CPU time."""
 
     def __init__(self, patience: float) -> None:
@@ -43,15 +43,15 @@ class Progress:
         self._last = 0.0
         self._cpu_seconds = 0.0
 
-    def watch(self, pid: int, now: float) -> None:
+    def start(self, pid: int, now: float) -> None:
         """The process was started *now*."""
         self._pid, self._last = pid, now
 
-    def saw(self, now: float) -> None:
+    def record(self, now: float) -> None:
         """It gave a sign."""
         self._last = now
 
-    def is_missing(self, now: float) -> bool:
+    def is_stalled(self, now: float) -> bool:
         """Whether there was no sign for too long."""
         used = cpu_seconds_of(self._pid)
         if used > self._cpu_seconds:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import socket
 
-from naiad_stub import wire
+from naiad_stub.messages import READINESS_REPLIES, ReadinessQuery, pack, unpack
+from naiad_stub.wire import WireError
 
 from naiad.errors import NotReadyError
 from naiad.workers.channel import Channel
@@ -51,7 +52,7 @@ class ReadinessQuestions:
         if answer is None:
             self._number += 1
             answer = self._answer = self._loop.create_future()
-            self._channel.send(wire.pack(wire.Kind.ASK_READY, self._number))
+            self._channel.send(pack(ReadinessQuery(self._number)))
         done, _ = await asyncio.wait([answer], timeout=PATIENCE_SECONDS)
         if not done:
             raise NotReadyError(f"Timed out waiting for {what} is_ready() response")
@@ -67,13 +68,13 @@ class ReadinessQuestions:
 
     def _take(self, kind: int, payload: bytes) -> None:
         try:
-            number, is_ready, problem = wire.unpack(kind, payload)
-        except (wire.WireError, KeyError, ValueError) as error:
+            reply = unpack(READINESS_REPLIES, kind, payload)
+        except WireError as error:
             logger.error("'%s' broke the protocol of readiness: %s", self._name, error)  # noqa: TRY400 - the guest's
             self.close()
             return
-        if kind == wire.Kind.READINESS and number == self._number:
-            self._settle(None if is_ready else str(problem))
+        if reply.number == self._number:
+            self._settle(None if reply.is_ready else reply.problem)
 
     def _settle(self, problem: str | None) -> None:
         answer, self._answer = self._answer, None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from naiad_stub import wire
+from naiad_stub.messages import Completed, Failed, Hello, Load, Progress, Ready, StartMessage, pack
 
-from naiad.errors import ModelError, ProtocolError
+from naiad.errors import Code, ModelError, ProtocolError
+from naiad.workers.compat import assert_never
 from naiad.workers.exchange import CODES
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.process import PROGRESS_CHECK_SECONDS, Progress
+from naiad.workers.process import PROGRESS_CHECK_SECONDS, ProgressMonitor
 
 
 class Startup:
@@ -31,33 +33,39 @@ class Startup:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] = self._loop.create_future()
-        self._progress = Progress(spec.start_timeout)
+        self._progress = ProgressMonitor(spec.start_timeout)
 
-    def take(self, kind: int, fields: Sequence[object]) -> None:
+    def on_message(self, message: StartMessage) -> None:
         """Take one message of the guest."""
-        self._progress.saw(self._loop.time())
+        self._progress.record(self._loop.time())
         if self._answer.done():
             return
-        if kind == wire.Kind.HELLO:
-            version, _, self.python, _ = fields  # type: ignore[assignment]
-            if version != wire.PROTOCOL_VERSION:
-                self._answer.set_exception(
-                    ProtocolError(
-                        f"the stub {self._spec.stub} speaks protocol {version}, this server {wire.PROTOCOL_VERSION}: "
-                        "remove it or copy the one of this release"
+        match message:
+            case Hello():
+                self.python = message.python_version
+                if message.protocol == wire.PROTOCOL_VERSION:
+                    self._send(pack(Load(dict(self._spec.load))))
+                else:
+                    self._answer.set_exception(
+                        ProtocolError(
+                            f"the stub {self._spec.stub} speaks protocol {message.protocol}, this server "
+                            f"{wire.PROTOCOL_VERSION}: remove it or copy the one of this release"
+                        )
                     )
+            case Progress():
+                pass
+            case Ready():
+                self.has_is_ready = message.has_is_ready
+                self._answer.set_result("")
+            case Completed():
+                self._answer.set_result(message.config)
+            case Failed():
+                code = CODES[message.code] if message.code < len(CODES) else Code.INTERNAL
+                self._answer.set_exception(
+                    ModelError(message.message, code=code, traceback_text=message.traceback_text)
                 )
-                return
-            self._send(wire.pack(wire.Kind.LOAD, dict(self._spec.load)))
-        elif kind == wire.Kind.READY:
-            self.has_is_ready = bool(fields[1])
-            self._answer.set_result("")
-        elif kind == wire.Kind.COMPLETED:
-            self._answer.set_result(str(fields[0]))
-        elif kind == wire.Kind.FAILED:
-            code, message, traceback_text = fields
-            number = code if isinstance(code, int) and code < len(CODES) else 1
-            self._answer.set_exception(ModelError(str(message), code=CODES[number], traceback_text=str(traceback_text)))
+            case _:
+                assert_never(message)
 
     async def wait(self) -> str:
         """Wait for the guest's word, for as long as it shows progress: heartbeats, or CPU time used.
@@ -69,7 +77,7 @@ class Startup:
             ModelError: If the model's code failed; with the guest's traceback.
             GuestDiedError: If the process ended or made no progress for the time the specification allows.
         """
-        self._progress.watch(self._process.pid, self._loop.time())
+        self._progress.start(self._process.pid, self._loop.time())
         exited = self._process.exited
         while True:
             waited: list[asyncio.Future[Any]] = [self._answer, exited]
@@ -81,7 +89,7 @@ class Startup:
                     return answer
             if exited.done():
                 raise self._process.obituary("while it started")
-            if self._progress.is_missing(self._loop.time()):
+            if self._progress.is_stalled(self._loop.time()):
                 raise self._process.unhealthy(
                     f"it made no progress for {self._spec.start_timeout:g} s while it started (stub-timeout-seconds) "
                     "and was killed."

@@ -13,12 +13,38 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad_stub import wire
+from naiad_stub.messages import (
+    FROM_GUEST,
+    BlockedQuery,
+    CancelCalls,
+    CancelRequests,
+    Completed,
+    Credit,
+    DiscardResults,
+    Failed,
+    Finalize,
+    Finalized,
+    Hello,
+    Log,
+    Notification,
+    Progress,
+    Query,
+    Ready,
+    ReleaseInputs,
+    Reply,
+    ResultsConsumed,
+    Trim,
+    WantRelease,
+    pack,
+    unpack,
+)
 
 from naiad.errors import GuestDiedError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferRequest, InferResponse, Trace
 from naiad.workers.calls import Call, CallReader
 from naiad.workers.channel import Channel
+from naiad.workers.compat import assert_never
 from naiad.workers.exchange import (
     CODES,
     Answer,
@@ -92,15 +118,6 @@ class GuestServices(Protocol):
 
     def on_worker_exit(self, worker: Worker) -> None:
         """The process has ended: whatever it held or waited for is void."""
-
-
-_SERVICES = {
-    wire.Kind.TAKEN: "on_results_consumed",
-    wire.Kind.END_CALLS: "on_calls_cancelled",
-    wire.Kind.LEAVE_CALLS: "on_results_discarded",
-    wire.Kind.ASK: "on_query",
-    wire.Kind.TELL: "on_notification",
-}
 
 
 class Worker:
@@ -193,7 +210,7 @@ class Worker:
         self._is_stopping = True
         exited = self._process.exited
         if self._channel is not None and not exited.done() and timeout > 0:
-            self._send(wire.pack(wire.Kind.FINALIZE))
+            self._send(pack(Finalize()))
             await asyncio.wait([exited], timeout=timeout)
             if not exited.done():
                 logger.warning("'%s' did not finish within %g s and is killed", self.spec.name, timeout)
@@ -237,11 +254,11 @@ class Worker:
 
     def cancel(self, keys: Sequence[int]) -> None:
         """Tell the model that nobody waits for these requests any more."""
-        self._send(wire.pack(wire.Kind.CANCEL, keys))
+        self._send(pack(CancelRequests(list(keys))))
 
     def credit(self, key: int, count: int) -> None:
         """Tell the model that *count* responses to a request have left for the client."""
-        self._send(wire.pack(wire.Kind.CREDIT, key, count))
+        self._send(pack(Credit(key, count)))
 
     def result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """Hand the model a response to one of its calls; kept here while its input segment is full."""
@@ -250,7 +267,7 @@ class Worker:
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Answer a question of the model."""
         code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
-        self._send(wire.pack(wire.Kind.REPLY, number, int(error is None), code, text))
+        self._send(pack(Reply(number, error is None, code, text)))
 
     def trace_of(self, key: int) -> Trace | None:
         """The trace of a request it works on."""
@@ -258,14 +275,14 @@ class Worker:
 
     def ask_standstill(self, number: int) -> None:
         """Ask whether only answers to its calls can let the model go on; it tells so as "standstill"."""
-        self._send(wire.pack(wire.Kind.ASK_STANDSTILL, number))
+        self._send(pack(BlockedQuery(number)))
 
     def tidy(self, *, idle: bool) -> None:
         """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
         self._tell_returned()
         if idle and not self.batches:
             self.memory.trim()
-            self._send(wire.pack(wire.Kind.TRIM))
+            self._send(pack(Trim()))
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -325,21 +342,33 @@ class Worker:
             self._send(pack_returned(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:
-        if kind not in wire.FIELDS:
-            raise ProtocolError(f"a message of unknown kind {kind}")
-        fields = wire.unpack(kind, payload)
-        if kind == wire.Kind.LOG:
-            self._owner.on_log_record(self, *fields)
-        elif kind == wire.Kind.WANT_RELEASE:
-            if not self._is_wanted:
-                self._is_wanted = True
-                self._want_release()
-        elif kind == wire.Kind.GIVE_BACK:
-            self._results.take_back(*fields)
-        elif kind in _SERVICES:
-            getattr(self._services, _SERVICES[kind])(self, *fields)
-        elif self._startup is not None:
-            self._startup.take(kind, fields)
+        message = unpack(FROM_GUEST, kind, payload)
+        match message:
+            case Log():
+                self._owner.on_log_record(self, message.level, message.file, message.line, message.text)
+            case WantRelease():
+                if not self._is_wanted:
+                    self._is_wanted = True
+                    self._want_release()
+            case ReleaseInputs():
+                self._results.take_back(message.blocks)
+            case ResultsConsumed():
+                self._services.on_results_consumed(self, message.call, message.count)
+            case CancelCalls():
+                self._services.on_calls_cancelled(self, message.calls)
+            case DiscardResults():
+                self._services.on_results_discarded(self, message.calls)
+            case Query():
+                self._services.on_query(self, message.number, message.subject, message.fields)
+            case Notification():
+                self._services.on_notification(self, message.subject, message.fields)
+            case Hello() | Progress() | Ready() | Completed() | Failed():
+                if self._startup is not None:  # else its start was given up meanwhile
+                    self._startup.on_message(message)
+            case Finalized():
+                pass  # its exit follows, and is what `stop` waits for
+            case _:
+                assert_never(message)
 
     def _want_release(self) -> None:
         """The guest waits for room: tell it as soon as anything comes back."""
