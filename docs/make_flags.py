@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from naiad.config.server.flag import Accepted, Flag, Refused
-from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.flag import Flag, NoEffect, Unsupported
+from naiad.config.server.options import SERVER_FLAGS
 
 PAGE = Path(__file__).parent / "reference" / "flags.md"
 
 _INTRODUCTION = """\
 # Flags of `tritonserver` and `naiad serve`
 
-Written by `docs/make_flags.py` from `naiad.config.server.flags`; `naiad explain MODEL` takes the same flags.
+Written by `docs/make_flags.py` from `naiad.config.server.options`; `naiad explain MODEL` takes the same flags.
 A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough.
 
 - **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).
@@ -49,10 +49,10 @@ def _description(flag: Flag) -> str:
         sentences.append(f"Deprecated: use `{flag.deprecated}`.")
     if flag.own:
         sentences.append("**naiad's own.**")
-    if isinstance(flag.status, Refused):
-        sentences.append(f"**Refused**: {flag.status.reason}.")
-    elif isinstance(flag.status, Accepted):
-        sentences.append(f"**No effect**: {flag.status.reason}.")
+    if isinstance(flag.support, Unsupported):
+        sentences.append(f"**Refused**: {flag.support.reason}.")
+    elif isinstance(flag.support, NoEffect):
+        sentences.append(f"**No effect**: {flag.support.reason}.")
     return _plain(" ".join(sentences))
 
 

@@ -67,7 +67,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
         log_block(logger, agent_table())
         log_block(logger, backend_table(loader.resolutions.values()))
         log_block(logger, model_table(engine.outcomes()))
-        if failures and options.exit_on_error:
+        if failures and options.general.exit_on_error:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await importing
@@ -86,24 +86,24 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
     for warning in (*options.warnings, *withheld(os.environ)):  # here, as all that starts a server does
         logger.warning("%s", warning)
-    for key in sorted(effective_settings(options.backend_configs, "python").keys() & WITHOUT_EFFECT):
+    for key in sorted(effective_settings(options.backends.configs, "python").keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
     resolution = resolution_settings(options)
     settings = LoadSettings(
         resolution=resolution,
-        auto_complete=options.auto_complete,
-        restart=RestartPolicy(options.stub_restart_limit, options.stub_restart_window_secs),
-        start_timeout=options.python_settings.stub_timeout_seconds,
+        auto_complete=options.models.auto_complete,
+        restart=RestartPolicy(options.guests.restart_limit, options.guests.restart_window_secs),
+        start_timeout=options.backends.python.stub_timeout_seconds,
         debugged=debugged,
         limiter=_limiter(options),
-        prewarm=options.prewarm,
-        busy_poll_us=default_busy_poll_us() if options.busy_poll_us < 0 else options.busy_poll_us,
+        prewarm=options.guests.prewarm,
+        busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
     )
-    return Loader(settings, EnvironmentManager(options.env_store, policy=store_policy(options)))
+    return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
 
 
 def _limiter(options: ServerOptions) -> SharedLimiter | None:
-    limits = options.resource_limits
+    limits = options.rate_limit.resources
     if limits is None:
         return None
     return SharedLimiter(
@@ -114,19 +114,19 @@ def _limiter(options: ServerOptions) -> SharedLimiter | None:
 def build_engine(options: ServerOptions, loader: Loader) -> Engine:
     """The engine; on a running event loop."""
     settings = EngineSettings(
-        server_id=options.server_id,
-        repositories=open_repositories(options.model_repositories, is_namespaced=options.model_namespacing),
-        is_explicit=options.model_control_mode is ModelControlMode.EXPLICIT,
-        poll_seconds=options.repository_poll_secs if options.model_control_mode is ModelControlMode.POLL else None,
-        startup_models=options.load_models,
-        strict_config=not options.auto_complete,
-        strict_readiness=options.strict_readiness,
-        config_name=options.model_config_name,
-        load_threads=options.model_load_thread_count,
-        load_retries=options.model_load_retry_count,
-        exit_timeout=options.exit_timeout_secs,
-        metrics=options.metrics,
-        response_cache_size=options.response_cache_size,
+        server_id=options.general.server_id,
+        repositories=open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced),
+        is_explicit=options.models.control_mode is ModelControlMode.EXPLICIT,
+        poll_seconds=options.models.poll_secs if options.models.control_mode is ModelControlMode.POLL else None,
+        startup_models=options.models.startup_models,
+        strict_config=not options.models.auto_complete,
+        strict_readiness=options.general.strict_readiness,
+        config_name=options.models.config_name,
+        load_threads=options.models.load_thread_count,
+        load_retries=options.models.load_retry_count,
+        exit_timeout=options.general.exit_timeout_secs,
+        metrics=options.metrics.config,
+        response_cache_size=options.cache.size,
     )
     engine = Engine(settings, loader)
     ModelControl(engine)

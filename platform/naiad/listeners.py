@@ -51,9 +51,9 @@ async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Lo
         NaiadError: A port cannot be had.
     """
     engine.is_reachable = False
-    tracer = Tracer(options.trace)
+    tracer = Tracer(options.trace.config)
     stack.callback(tracer.close)
-    regions = ClientRegions(is_allowed=options.allow_client_shm)
+    regions = ClientRegions(is_allowed=options.general.allow_client_shm)
     extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
     openai = _openai_api(engine, loader, options, extensions)
     await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
@@ -64,15 +64,15 @@ async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Lo
 def _grpc_settings(options: ServerOptions) -> GrpcSettings:
     """The gRPC flags as settings of the transport."""
     return GrpcSettings(
-        keepalive_time_ms=options.grpc_keepalive_time,
-        keepalive_timeout_ms=options.grpc_keepalive_timeout,
-        keepalive_permit_without_calls=options.grpc_keepalive_permit_without_calls,
-        http2_max_pings_without_data=options.grpc_http2_max_pings_without_data,
-        http2_min_recv_ping_interval_without_data_ms=options.grpc_http2_min_recv_ping_interval_without_data,
-        http2_max_ping_strikes=options.grpc_http2_max_ping_strikes,
-        max_connection_age_ms=options.grpc_max_connection_age,
-        max_connection_age_grace_ms=options.grpc_max_connection_age_grace,
-        response_compression=CompressionLevel[options.grpc_infer_response_compression_level.upper()],
+        keepalive_time_ms=options.grpc.keepalive_time,
+        keepalive_timeout_ms=options.grpc.keepalive_timeout,
+        keepalive_permit_without_calls=options.grpc.keepalive_permit_without_calls,
+        http2_max_pings_without_data=options.grpc.max_pings_without_data,
+        http2_min_recv_ping_interval_without_data_ms=options.grpc.min_recv_ping_interval,
+        http2_max_ping_strikes=options.grpc.max_ping_strikes,
+        max_connection_age_ms=options.grpc.max_connection_age,
+        max_connection_age_grace_ms=options.grpc.max_connection_age_grace,
+        response_compression=CompressionLevel[options.grpc.response_compression.upper()],
     )
 
 
@@ -80,17 +80,17 @@ def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -
     """The page of all metrics and *more*, not started."""
     return MetricsFrontend(
         engine,
-        address=options.metrics_address,
-        port=options.metrics_port,
+        address=options.metrics.address,
+        port=options.metrics.port,
         collectors=[
             lambda: cache_families(None if engine.response_cache is None else engine.response_cache.statistics()),
             lambda: guest_families(engine.instances()),
-            lambda: store_families(entry_sizes(options.env_store)),
+            lambda: store_families(entry_sizes(options.environments.store)),
             lambda: custom_families(engine.metrics),
             *more,
         ],
-        with_system=options.allow_cpu_metrics,
-        with_counters=options.metrics.counters,
+        with_system=options.metrics.with_cpu,
+        with_counters=options.metrics.config.counters,
     )
 
 
@@ -101,52 +101,52 @@ async def _start_frontends(
     stack: AsyncExitStack,
     further: Callable[[Exchange], bool] | None,
 ) -> None:
-    grace = options.exit_timeout_secs
-    if options.allow_grpc:
+    grace = options.general.exit_timeout_secs
+    if options.grpc.is_enabled:
         grpc = GrpcFrontend(
             engine,
-            address=options.grpc_address,
-            port=options.grpc_port,
-            reuse_port=options.reuse_grpc_port,
+            address=options.grpc.address,
+            port=options.grpc.port,
+            reuse_port=options.grpc.reuse_port,
             settings=_grpc_settings(options),
             extensions=extensions,
-            access=Access(restrictions=options.grpc_restrictions, forward=options.grpc_forward),
-            tls=options.grpc_tls,
+            access=Access(restrictions=options.grpc.restrictions, forward=options.grpc.forward_pattern),
+            tls=options.grpc.tls,
         )
         port = await grpc.start()
         stack.push_async_callback(grpc.stop, grace)
-        logger.info("Started GRPCInferenceService at %s:%d", options.grpc_address, port)
-    if options.allow_http:
+        logger.info("Started GRPCInferenceService at %s:%d", options.grpc.address, port)
+    if options.http.is_enabled:
         http = HttpFrontend(
             engine,
-            address=options.http_address,
-            port=options.http_port,
-            reuse_port=options.reuse_http_port,
-            max_json=options.http_max_input_size,
-            limits=Limits(header_bytes=options.max_header_bytes),
+            address=options.http.address,
+            port=options.http.port,
+            reuse_port=options.http.reuse_port,
+            max_json=options.http.max_input_size,
+            limits=Limits(header_bytes=options.http.max_header_bytes),
             extensions=extensions,
-            access=Access(restrictions=options.http_restrictions, forward=options.http_forward),
-            tls=options.http_tls,
+            access=Access(restrictions=options.http.restrictions, forward=options.http.forward_pattern),
+            tls=options.http.tls,
             further=further,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)
-        logger.info("Started HTTPService at %s:%d", options.http_address, port)
-        if options.ui:
-            logger.info("Started the page at %s:%d/ui", options.http_address, port)
+        logger.info("Started HTTPService at %s:%d", options.http.address, port)
+        if options.http.ui:
+            logger.info("Started the page at %s:%d/ui", options.http.address, port)
         if options.openai_shares_http:
-            logger.info("Started OpenAI's API at %s:%d", options.http_address, port)
-    if options.allow_metrics:
+            logger.info("Started OpenAI's API at %s:%d", options.http.address, port)
+    if options.metrics.is_enabled:
         metrics = metrics_frontend(engine, options)
         port = await metrics.start()
         stack.push_async_callback(metrics.stop)
-        logger.info("Started Metrics Service at %s:%d", options.metrics_address, port)
+        logger.info("Started Metrics Service at %s:%d", options.metrics.address, port)
 
 
 async def _start_openai(
     engine: Engine, options: ServerOptions, stack: AsyncExitStack, openai: OpenAiApi | None
 ) -> None:
-    if openai is None or options.openai is None or options.openai_shares_http:
+    if openai is None or options.openai.port is None or options.openai_shares_http:
         return
     listener = HttpListener(
         openai.handle,
@@ -154,11 +154,11 @@ async def _start_openai(
         address=options.openai.address,
         port=options.openai.port,
         advice="choose another --openai-port or --openai-address",
-        limits=Limits(header_bytes=options.max_header_bytes),
-        tls=options.http_tls,
+        limits=Limits(header_bytes=options.http.max_header_bytes),
+        tls=options.http.tls,
     )
     port = await listener.start()
-    stack.push_async_callback(listener.stop, options.exit_timeout_secs)
+    stack.push_async_callback(listener.stop, options.general.exit_timeout_secs)
     logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
 
 
@@ -169,7 +169,7 @@ def _further(
     handlers: list[Callable[[Exchange], bool]] = []
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.try_handle)
-    if options.ui:
+    if options.http.ui:
         from naiad.frontends.console.page import Ui  # here and below: most servers have none of it
         from naiad.frontends.console.state import State
 
@@ -201,19 +201,19 @@ def _adapters(loader: Loader, model: str, version: str) -> Sequence[str]:
 
 def _openai_api(engine: Engine, loader: Loader, options: ServerOptions, extensions: Extensions) -> OpenAiApi | None:
     given = options.openai
-    if given is None:
+    if given.port is None:
         return None
     from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
     from naiad.frontends.openai.template import ChatTemplate
 
     settings = OpenAiSettings(
-        keys=given.keys,
-        default_tokens=given.default_tokens,
+        keys=given.api_keys,
+        default_tokens=given.default_max_tokens,
         lora_separator=given.lora_separator,
         chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
-        max_json=options.http_max_input_size,
-        restrictions=options.http_restrictions,
-        origins=given.origins,
+        max_json=options.http.max_input_size,
+        restrictions=options.http.restrictions,
+        origins=given.allowed_origins,
         adapters=partial(_adapters, loader),
     )
     return OpenAiApi(engine, extensions.tracer, settings)

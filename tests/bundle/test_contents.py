@@ -17,9 +17,9 @@ from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, damage, digests
 from naiad.bundle.program import run_script
 from naiad.bundle.rewriting import rewrite_backend, rewrite_config
 from naiad.bundle.unpacking import unpacked, write_bundle
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import split
-from naiad.config.server.options import options_from
+from naiad.config.server.command_line import read_options
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.environments.building.members import Packed
 from naiad.environments.progress import LogReporter
 from naiad.errors import BundleError
@@ -65,13 +65,15 @@ def manifest(platform: str, glibc: str = "") -> dict[str, object]:
 
 
 def server_options(tmp_path: Path, *flags: str):
-    found, _ = split([f"--env-store={tmp_path / 'store'}", *flags], SERVER_FLAGS, "test")
-    return options_from(found, environ={}), found
+    found, _ = split_arguments([f"--env-store={tmp_path / 'store'}", *flags], SERVER_FLAGS, "test")
+    return read_options(found, environ={}), found
 
 
 def collect(tmp_path: Path, *flags: str, python=(3, 11, 7)):
     options, _ = server_options(tmp_path, *flags)
-    environments = BundledEnvironments(tmp_path / "scratch", LogReporter(), signed=options.env_trust is not None)
+    environments = BundledEnvironments(
+        tmp_path / "scratch", LogReporter(), signed=options.environments.trusted_keys is not None
+    )
     return collect_contents(options, environments, python), environments
 
 

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.server.options import parse_options
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import UsageError
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.errors import OptionError
+
+
+def parse_options(arguments, *, environ):
+    found, others = split_arguments(arguments, SERVER_FLAGS, "tritonserver")
+    if others:
+        raise UsageError(f"Unexpected argument: {others[0]}")
+    return read_options(found, environ=environ)
 
 
 def parse(*arguments, environ=None, repository="--model-repository=/models"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from naiad import json_cache
 from naiad.cli.usage import usage
-from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.options import SERVER_FLAGS
 
 BIN = Path(sys.executable).parent
 CONFIG = """

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import platformdirs
 import pytest
 from cli.parsing import parse
-from naiad.config.server.options import environment_store
-from naiad.config.server.store_place import StorePlace, find_store
+from naiad.config.server.store_location import StoreLocation, find_store, store_path
 from naiad.environments.building import choosing
 from naiad.errors import OptionError
 from naiad.interpreters.discovery import known_paths
@@ -71,7 +70,7 @@ def test_who_cannot_write_to_the_cache_has_one_there_too_and_is_told_of_both(tem
 
 def test_a_cache_that_can_be_written_is_taken_without_a_word(temporary, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not" / "there" / "yet"))
-    assert find_store("", {}) == StorePlace(tmp_path / "not" / "there" / "yet" / "naiad" / "environments")
+    assert find_store("", {}) == StoreLocation(tmp_path / "not" / "there" / "yet" / "naiad" / "environments")
     assert not temporary.exists()
 
 
@@ -102,19 +101,19 @@ def test_a_folder_of_somebody_else_is_refused(temporary, tmp_path, monkeypatch):
 def test_without_temporary_files_either_it_ends_as_it_would_without_them(temporary, tmp_path, monkeypatch):
     cache = no_cache(monkeypatch, tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    assert find_store("", {}) == StorePlace(cache)
+    assert find_store("", {}) == StoreLocation(cache)
 
 
 def test_programs_without_a_log_say_so_on_the_standard_error(temporary, tmp_path, monkeypatch, capsys):
     no_cache(monkeypatch, tmp_path)
-    assert environment_store("", {}) == temporary / "environments"
+    assert store_path("", {}) == temporary / "environments"
     assert capsys.readouterr().err.startswith("warning: the store of environments cannot be written at")
 
 
 def test_may_name_it(homeless, tmp_path, monkeypatch):
     monkeypatch.undo()
 
-    assert environment_store("", {"NAIAD_STORE": str(tmp_path)}) == tmp_path
+    assert store_path("", {"NAIAD_STORE": str(tmp_path)}) == tmp_path
 
 
 def test_has_the_interpreters_that_are_nobodys_own(homeless, tmp_path):

@@ -152,14 +152,25 @@ def test_options_become_those_of_the_server(tmp_path):
         )
     )
 
-    assert [path.name for path in options.model_repositories] == ["a", "b"]
-    assert (options.server_id, options.load_models, options.auto_complete) == ("here", ("m",), False)
-    assert [(each.name, each.count, each.device) for each in options.resource_limits] == [("R", 4, 0), ("S", 2, None)]
-    assert (options.exit_timeout_secs, options.strict_readiness, options.allow_cpu_metrics) == (7, False, False)
-    assert options.backend_directories[0] == tmp_path / "backends"
-    assert options.python_settings.stub_timeout_seconds == 9
-    assert options.stub_restart_limit == 2
-    assert (options.allow_http, options.allow_grpc) == (False, False)
+    assert [path.name for path in options.models.repositories] == ["a", "b"]
+    assert (options.general.server_id, options.models.startup_models, options.models.auto_complete) == (
+        "here",
+        ("m",),
+        False,
+    )
+    assert [(each.name, each.count, each.device) for each in options.rate_limit.resources] == [
+        ("R", 4, 0),
+        ("S", 2, None),
+    ]
+    assert (options.general.exit_timeout_secs, options.general.strict_readiness, options.metrics.with_cpu) == (
+        7,
+        False,
+        False,
+    )
+    assert options.backends.directories[0] == tmp_path / "backends"
+    assert options.backends.python.stub_timeout_seconds == 9
+    assert options.guests.restart_limit == 2
+    assert (options.http.is_enabled, options.grpc.is_enabled) == (False, False)
     assert len(options.notices) == 2  # pinned memory and host policies have no effect
 
 

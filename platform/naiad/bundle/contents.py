@@ -12,8 +12,8 @@ from packaging.specifiers import SpecifierSet
 from naiad.bundle.environments import BundledEnvironments
 from naiad.bundle.rewriting import rewrite_backend, rewrite_config
 from naiad.config.model.model_config import freeze
-from naiad.config.server.options import shipped_backends
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.backend_settings import shipped_backends
+from naiad.config.server.options import ServerOptions
 from naiad.environments.building.members import Packed
 from naiad.errors import BundleError
 from naiad.interpreters.versions import PythonVersion, matches, version_text
@@ -62,13 +62,13 @@ def collect_contents(options: ServerOptions, environments: BundledEnvironments, 
     """
     settings = resolution_settings(options)
     collector = _Collector(options, settings, environments, host_python)
-    repositories = open_repositories(options.model_repositories)
+    repositories = open_repositories(options.models.repositories)
     try:
         found = repositories.scan()
         if found.duplicates:
             raise BundleError(f"these models are in more than one repository: {', '.join(found.duplicates)}")
         if not found.models:
-            places = ", ".join(map(str, options.model_repositories))
+            places = ", ".join(map(str, options.models.repositories))
             raise BundleError(f"there are no models in {places}; name a --model-repository")
         for files in found.models.values():
             repositories.fetch(files)
@@ -132,7 +132,9 @@ class _Collector:
 
     def _resolve(self, files: ModelFiles) -> None:
         options = self._options
-        config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
+        config = freeze(
+            read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
+        )
         if config.platform == "ensemble":
             return
         for version in versions_to_load(config.version_policy, available_versions(files), files.name):

@@ -15,8 +15,8 @@ from naiad.bundle.environments import BundledEnvironments
 from naiad.bundle.host import HOST_FOLDER, copy_host, lock_text
 from naiad.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_of
 from naiad.bundle.program import RUN, run_script
-from naiad.config.server.flag import Flag, as_written
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.flag import Flag, format_flag
+from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.manifest import Manifest, host_platform
 from naiad.environments.building.members import Packed
 from naiad.environments.building.symbols import newest_glibc
@@ -92,11 +92,13 @@ def make(
         OSError: If something cannot be copied.
     """
     _check_platform(wishes.platform)
-    if options.model_namespacing:
+    if options.models.is_namespaced:
         raise BundleError("--model-namespacing=true names models by their repository's folder, which a bundle changes")
     # What is copied may need a newer one still, which is seen once it is; an interpreter that does is seen at once.
     _check_glibc(wishes.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
-    environments = BundledEnvironments(scratch / "environments", reporter, signed=options.env_trust is not None)
+    environments = BundledEnvironments(
+        scratch / "environments", reporter, signed=options.environments.trusted_keys is not None
+    )
     contents = collect_contents(options, environments, sys.version_info[:3])
     (scratch / HOST_FOLDER).mkdir()
     host, described = copy_host(scratch / HOST_FOLDER, wishes.packages)
@@ -123,18 +125,18 @@ def make(
 def _additional(options: ServerOptions, described: Manifest) -> Iterable[Packed]:
     yield Packed(name=RUN, data=run_script(host_platform()), executable=True)
     yield Packed(name=LOCK_NAME, data=lock_text(described).encode())
-    if options.env_trust is not None:
-        yield Packed(name=_KEYS, data=options.env_trust.read_bytes())
+    if options.environments.trusted_keys is not None:
+        yield Packed(name=_KEYS, data=options.environments.trusted_keys.read_bytes())
 
 
 def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], contents: Contents) -> Iterable[str]:
     yield from (f"--model-repository={HERE}/{folder}" for folder in contents.repositories)
     yield from (f"--backend-directory={HERE}/{folder}" for folder in contents.backends)
-    if options.env_trust is not None:
+    if options.environments.trusted_keys is not None:
         yield f"--env-trust={HERE}/{_KEYS}"
     for flag, text in flags:
         if flag.name not in _OWN:
-            yield as_written(flag, text)
+            yield format_flag(flag, text)
 
 
 def _notes(contents: Contents, described: Manifest, flags: Sequence[tuple[Flag, str]]) -> Iterable[str]:

@@ -20,7 +20,7 @@ from naiad.bundle.host import HOST_FOLDER
 from naiad.bundle.make import Bundle
 from naiad.bundle.program import interpreter_arguments
 from naiad.bundle.system import SYSTEM_FOLDERS, system_files
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.environments.building.gzip_writing import gzip_writer
 from naiad.environments.building.members import MTIME, Packed
 from naiad.errors import BundleError
@@ -117,8 +117,8 @@ class _Writer:
     def _image(
         self, base: dict[str, Any], layers: Sequence[_Layer], bundle: Bundle, options: ServerOptions
     ) -> dict[str, Any]:
-        ports = [options.http_port] * options.allow_http + [options.grpc_port] * options.allow_grpc
-        ports += [options.metrics_port] * options.allow_metrics
+        ports = [options.http.port] * options.http.is_enabled + [options.grpc.port] * options.grpc.is_enabled
+        ports += [options.metrics.port] * options.metrics.is_enabled
         environ = [one for one in base.get("Env", ()) if not one.startswith(("NAIAD_STORE=", "HOME="))]
         if not any(one.startswith("PATH=") for one in environ):
             environ.append("PATH=/usr/local/bin:/usr/bin:/bin")

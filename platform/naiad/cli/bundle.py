@@ -15,11 +15,12 @@ from naiad.bundle.oci import check_base, write_image
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
 from naiad.cli.usage import report, usage, with_help
+from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import environment_store, options_from
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.config.server.quantities import size_text
+from naiad.config.server.store_location import store_path
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.reporter import default_reporter
 from naiad.environments.store.digest import digest_of
@@ -48,7 +49,7 @@ _OWN_FLAGS = tuple(
 def bundle(arguments: Sequence[str]) -> int:
     """Make a bundle, or check one; the exit code."""
     try:
-        found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
+        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
             return 0
@@ -73,7 +74,7 @@ def bundle(arguments: Sequence[str]) -> int:
 
 def _verify(place: Path, flags: Sequence[tuple[Flag, str]]) -> int:
     store = next((text for flag, text in flags if flag.name == "env-store"), "")
-    wrong = verify(place, environment_store(store, os.environ), default_reporter())
+    wrong = verify(place, store_path(store, os.environ), default_reporter())
     for line in wrong:
         print(line)
     print(f"{place}: {f'{len(wrong)} files are not as they were made' if wrong else 'as it was made'}")
@@ -96,7 +97,7 @@ def _make(asked: dict[str, list[str]], flags: list[tuple[Flag, str]]) -> int:
         glibc=asked.get(_GLIBC.name, [""])[-1],
         packages=tuple(asked.get(_WITH.name, ())),
     )
-    options = options_from(flags, environ=os.environ)
+    options = read_options(flags, environ=os.environ)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
     beside = (archive or layout or Path()).absolute().parent

@@ -11,10 +11,10 @@ from pathlib import Path
 from naiad.bundle.manifest import read_manifest
 from naiad.bundle.program import RUN
 from naiad.cli.usage import report, usage, with_help
+from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import options_from
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad.deploy.kubernetes import Pod, deployment, service
 from naiad.deploy.server import Deployed, deployed
@@ -56,7 +56,7 @@ _Found = list[tuple[Flag, str]]
 def deploy(arguments: Sequence[str]) -> int:
     """Write what starts and watches a server somewhere; the exit code."""
     try:
-        found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
+        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
             return 0
@@ -90,7 +90,7 @@ def _kubernetes(asked: Mapping[str, str], flags: _Found) -> str:
 
 
 def _kserve(asked: Mapping[str, str], flags: _Found) -> str:
-    server = _deployed(asked, [*split(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *flags])
+    server = _deployed(asked, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *flags])
     runtime = serving_runtime(server, _pod(asked, server), cluster=asked["cluster"] == _ON)
     wanted = [inference_service(server, asked["storage-uri"])] if asked["storage-uri"] else []
     return documents([runtime, *wanted])
@@ -108,8 +108,8 @@ def _deployed(asked: Mapping[str, str], flags: _Found) -> Deployed:
     own: _Found = []
     if asked["unpacked-bundle"]:
         place = Path(asked["unpacked-bundle"]).absolute()
-        own = split(read_manifest(place).flags_in(place), SERVER_FLAGS, _PROGRAM)[0]
-    return deployed(asked["name"], options_from([*own, *flags], environ=os.environ), flags)
+        own = split_arguments(read_manifest(place).flags_in(place), SERVER_FLAGS, _PROGRAM)[0]
+    return deployed(asked["name"], read_options([*own, *flags], environ=os.environ), flags)
 
 
 def _pod(asked: Mapping[str, str], server: Deployed) -> Pod:

@@ -11,10 +11,10 @@ import orjson
 
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage, with_help
+from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import options_from
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.doctor.examine import examine
 from naiad.doctor.findings import Finding, Report, Severity
 from naiad.environments.reporter import default_reporter
@@ -37,7 +37,7 @@ _FOUND, _NOT_EXAMINED = 1, 2
 def doctor(arguments: Sequence[str]) -> int:
     """Examine a repository; the exit code: 0 for a good one, 1 for one with errors, 2 if it could not be examined."""
     try:
-        found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
+        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         own = {flag.name for flag in _OWN_FLAGS}
         asked = {flag.name for flag, _ in found if flag.name in own}
         if any(flag.name == HELP for flag, _ in found):
@@ -50,7 +50,7 @@ def doctor(arguments: Sequence[str]) -> int:
         ]
         if not any((flag.same_as or flag.name) == repository.name for flag, _ in flags):
             raise OptionError(f"{_PROGRAM}: name the directory or URI of a model repository")
-        options = options_from(flags, environ=os.environ)
+        options = read_options(flags, environ=os.environ)
         only = [text for flag, text in found if flag.name == _MODEL.name]
         with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
             examined = examine(options, default_reporter(), only=only, unpack=_PACKED.name not in asked)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import freeze
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import split
-from naiad.config.server.options import options_from
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.command_line import read_options
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.environments.archives.inspection import Inspection
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
@@ -39,7 +38,7 @@ def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
     noted = {using.model for using in found.entry.models} if found.entry else set()
     if options is None:
         return sorted(noted)
-    store = Store(options.env_store, LogReporter())
+    store = Store(options.environments.store, LogReporter())
     return sorted(noted | {model for model, source in environments_of(options) if _is_same(source, found, store)})
 
 
@@ -50,7 +49,7 @@ def server_options(store: Path, repositories: Sequence[str], *flags: str) -> Ser
         OptionError: If they cannot be used.
     """
     given = [f"--env-store={store}", *(f"--model-repository={name}" for name in repositories), *flags]
-    return options_from(split(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
+    return read_options(split_arguments(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
 
 
 def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | EnvironmentSource]]:
@@ -59,7 +58,7 @@ def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | Enviro
     A model whose files are not in order is passed over with a warning: it uses nothing.
     """
     settings = resolution_settings(options)
-    repositories = open_repositories(options.model_repositories, is_namespaced=options.model_namespacing)
+    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
         for name, files in repositories.scan().models.items():
             try:
@@ -76,7 +75,7 @@ def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | Enviro
 def _of_model(
     files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
 ) -> Iterator[Path | EnvironmentSource]:
-    config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
+    config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
     if config.platform == "ensemble":
         return
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):

@@ -49,9 +49,9 @@ def read_keys(path: Path | None) -> Trust | None:
 
 
 def _store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
-    from naiad.config.server.options import environment_store
+    from naiad.config.server.store_location import store_path
 
-    return environment_store(text, os.environ)
+    return store_path(text, os.environ)
 
 
 @click.command("list")

@@ -11,10 +11,10 @@ from dataclasses import replace
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage
 from naiad.config.model.model_config import ModelConfig, freeze
-from naiad.config.server.flag import Flag, Kind, UsageError, convert
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import ServerOptions, options_from
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config
@@ -41,7 +41,7 @@ def explain(arguments: Sequence[str]) -> int:
     """Print what would run a model under the flags of a server; the exit code."""
     program = "naiad explain MODEL"
     try:
-        found, others = split(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), program)
+        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), program)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(program, _SHOWN_FLAGS), end="")
             return 0
@@ -50,8 +50,8 @@ def explain(arguments: Sequence[str]) -> int:
         if not any((flag.same_as or flag.name) == _REPOSITORY for flag, _ in found):
             raise OptionError(f"{program}: say where the model is: --model-repository=DIRECTORY")
         own_names = {flag.name for flag in _OWN_FLAGS}
-        options = options_from([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
-        versions = [convert(flag, text) for flag, text in found if flag.name == _VERSION.name]
+        options = read_options([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
+        versions = [parse_value(flag, text) for flag, text in found if flag.name == _VERSION.name]
         prepare = any(flag.name == _PREPARE.name for flag, _ in found)
         with open_log(replace(log_settings(options), info=prepare)):
             return _explain(others[0], options, version=int(versions[-1]) if versions else None, prepare=prepare)
@@ -65,7 +65,7 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool) -> int:
-    repositories = open_repositories(options.model_repositories, is_namespaced=options.model_namespacing)
+    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
         _explain_of(_find(model, repositories), options, version=version, prepare=prepare)
     finally:
@@ -75,7 +75,7 @@ def _explain(model: str, options: ServerOptions, *, version: int | None, prepare
 
 def _explain_of(files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool) -> None:
     model = files.name
-    config = freeze(read_config(files, strict=not options.auto_complete, config_name=options.model_config_name))
+    config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
     if config.platform == "ensemble":
         print(f"model '{model}' is an ensemble: other models run it")
         return
@@ -122,7 +122,7 @@ def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironm
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import store_policy
 
-    manager = EnvironmentManager(options.env_store, policy=store_policy(options))
+    manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
     ready: PreparedEnvironment = manager.prepare(
         resolution.environment, python=resolution.python, label=resolution.model
     )

@@ -17,10 +17,10 @@ from naiad.cli.run_input import read_request
 from naiad.cli.run_report import Answer, Report, answer_of, print_json, print_plainly, timings
 from naiad.cli.serve import log_settings, open_log
 from naiad.cli.usage import report, usage, with_help
-from naiad.config.server.flag import Flag, Kind, UsageError, convert
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import ModelControlMode, ServerOptions, options_from
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS, ModelControlMode, ServerOptions
 from naiad.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferResponse
 
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         # The one flag whose value may be left out, which getopt's long flags do not have.
         spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
-        found, others = split(spelled, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
+        found, others = split_arguments(spelled, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
 def _wanted(directory: Path, found: Sequence[tuple[Flag, str]]) -> _Wanted:
     if not directory.is_dir():
         raise OptionError(f"there is no model in '{directory}': it is not a directory")
-    versions = [convert(flag, text) for flag, text in found if flag.name == _VERSION.name]
+    versions = [parse_value(flag, text) for flag, text in found if flag.name == _VERSION.name]
     debugger = _texts(found, _DEBUG)[-1:]
     if debugger and not _DEBUGGER.fullmatch(debugger[0]):
         raise OptionError(f"--debug={debugger[0]}: there are pdb, debugpy and debugpy:PORT")
@@ -116,12 +116,16 @@ def _options(wanted: _Wanted, found: Sequence[tuple[Flag, str]]) -> ServerOption
     own = {flag.name for flag in _OWN_FLAGS}
     repository = next(flag for flag in SERVER_FLAGS if flag.name == "model-repository")
     given = [(flag, text) for flag, text in found if flag.name not in own]
-    options = options_from([(repository, str(wanted.directory.parent)), *given], environ=os.environ)
+    options = read_options([(repository, str(wanted.directory.parent)), *given], environ=os.environ)
+    exit_timeout = int(_NO_LIMIT) if wanted.debugger else options.general.exit_timeout_secs
     return replace(
         options,
-        model_control_mode=ModelControlMode.EXPLICIT,
-        load_models=tuple(dict.fromkeys((wanted.directory.name, *_texts(found, _WITH)))),
-        exit_timeout_secs=int(_NO_LIMIT) if wanted.debugger else options.exit_timeout_secs,
+        general=replace(options.general, exit_timeout_secs=exit_timeout),
+        models=replace(
+            options.models,
+            control_mode=ModelControlMode.EXPLICIT,
+            startup_models=tuple(dict.fromkeys((wanted.directory.name, *_texts(found, _WITH)))),
+        ),
     )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from naiad.cli.usage import report, usage
-from naiad.config.server.flag import UsageError, as_written
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import HELP, split
-from naiad.config.server.options import LogFormat, ServerOptions, options_from
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import UsageError, format_flag
+from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
 from naiad.errors import OptionError
 from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 
@@ -26,7 +26,7 @@ _ALGEBRA = "OPENBLAS_NUM_THREADS"
 def serve(arguments: Sequence[str], program: str) -> int:
     """Run the server that a command line describes until it ends; the exit code."""
     try:
-        found, others = split(arguments, SERVER_FLAGS, program)
+        found, others = split_arguments(arguments, SERVER_FLAGS, program)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(program, SERVER_FLAGS), end="")
             return 0
@@ -38,8 +38,8 @@ def serve(arguments: Sequence[str], program: str) -> int:
 
             rest = [(flag, text) for flag, text in found if flag.name != _BUNDLE]
             stores = [text for flag, text in rest if flag.name == "env-store"]
-            return start(Path(bundled[-1]), [as_written(flag, text) for flag, text in rest], ["", *stores][-1])
-        options = options_from(found, environ=os.environ)
+            return start(Path(bundled[-1]), [format_flag(flag, text) for flag, text in rest], ["", *stores][-1])
+        options = read_options(found, environ=os.environ)
         log = open_log(log_settings(options))
     except OptionError as error:
         return report(error, program)
@@ -78,18 +78,18 @@ def open_log(settings: LogSettings) -> ActiveLog:
 def log_settings(options: ServerOptions) -> LogSettings:
     """What the options and the environment say about the log."""
     return LogSettings(
-        verbose=options.log_verbose,
-        info=options.log_info,
-        warning=options.log_warning,
-        error=options.log_error,
-        iso8601=options.log_format is LogFormat.ISO8601,
+        verbose=options.log.verbosity,
+        info=options.log.info,
+        warning=options.log.warning,
+        error=options.log.error,
+        iso8601=options.log.format is LogFormat.ISO8601,
         escape=escapes_messages(os.environ),
-        file=options.log_file,
+        file=options.log.file,
     )
 
 
 def _say(options: ServerOptions) -> None:
     """Log what is to be said about flags before anything starts."""
-    _log.debug("started with %s", " ".join(options.given) or "no flags")
+    _log.debug("started with %s", " ".join(options.command_line) or "no flags")
     for notice in options.notices:
         _log.info("%s", notice)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import unpacked
-from naiad.config.server.options import environment_store
+from naiad.config.server.store_location import store_path
 from naiad.environments.reporter import default_reporter
 from naiad.errors import NaiadError
 
@@ -19,7 +19,7 @@ __all__ = ["start"]
 def start(archive: Path, arguments: Sequence[str], store: str) -> int:
     """Start the server of a bundle in the place of this process; the exit code if that fails."""
     try:
-        folder = unpacked(archive, environment_store(store, os.environ), default_reporter())
+        folder = unpacked(archive, store_path(store, os.environ), default_reporter())
         program = folder / RUN
         sys.stdout.flush()
         os.execv(program, [str(program), *arguments])  # noqa: S606 - the bundle's own program, by its full path

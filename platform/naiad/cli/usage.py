@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from naiad.config.server.flag import Flag, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
 from naiad.config.server.getopt import HELP
+from naiad.config.server.options import SERVER_FLAGS
 from naiad.errors import OptionError
 
 __all__ = ["report", "usage", "with_help"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.config.server.flag import Flag, as_written
-from naiad.config.server.options import shipped_backends
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.backend_settings import shipped_backends
+from naiad.config.server.flag import Flag, format_flag
+from naiad.config.server.options import ServerOptions
 from naiad.errors import DeploymentError
 
 __all__ = ["LIVE", "READY", "STORE", "Deployed", "deployed"]
@@ -48,7 +48,7 @@ class Deployed:
 
 
 def _backends(options: ServerOptions) -> list[Path]:
-    return [folder for folder in options.backend_directories if folder != shipped_backends()]
+    return [folder for folder in options.backends.directories if folder != shipped_backends()]
 
 
 def deployed(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> Deployed:
@@ -61,24 +61,24 @@ def deployed(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]
         raise DeploymentError(
             f"--name={name}: use small letters, digits and '-', 63 at most, with a letter or digit first and last"
         )
-    if not options.allow_http:
+    if not options.http.is_enabled:
         raise DeploymentError("--allow-http=false: health is asked for by HTTP; leave it on")
-    ports = {"http": options.http_port}
-    if options.allow_grpc:
-        ports["grpc"] = options.grpc_port
-    if options.allow_metrics:
-        ports["metrics"] = options.metrics_port
-    if options.openai is not None and not options.openai_shares_http:
+    ports = {"http": options.http.port}
+    if options.grpc.is_enabled:
+        ports["grpc"] = options.grpc.port
+    if options.metrics.is_enabled:
+        ports["metrics"] = options.metrics.port
+    if options.openai.port is not None and not options.openai_shares_http:
         ports["openai"] = options.openai.port
     unknown = [port for port, number in ports.items() if number == 0]
     if unknown:
         raise DeploymentError(f"--{unknown[0]}-port=0 is any port, and others have to know which; name one")
-    named = (*options.model_repositories, *_backends(options), *options.env_directories)
+    named = (*options.models.repositories, *_backends(options), *options.environments.directories)
     return Deployed(
         name=name,
-        flags=tuple(as_written(flag, text) for flag, text in flags if flag.name != "env-store"),
+        flags=tuple(format_flag(flag, text) for flag, text in flags if flag.name != "env-store"),
         ports=ports,
-        uses_tls=options.http_tls is not None,
-        grace=options.exit_timeout_secs + 10,
+        uses_tls=options.http.tls is not None,
+        grace=options.general.exit_timeout_secs + 10,
         folders=tuple(path for path in named if isinstance(path, Path)),
     )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
 from naiad.doctor.findings import Finding, Report, Severity
 from naiad.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
@@ -34,10 +34,10 @@ def examine(options: ServerOptions, reporter: Reporter, *, only: Sequence[str] =
     Raises:
         NaiadError: If nothing can be examined: a repository cannot be read, or the guest not be laid out.
     """
-    repositories = open_repositories(options.model_repositories, is_namespaced=options.model_namespacing)
+    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
         report = Report(tuple(map(str, repositories.given)))
-        report.findings += examine_store(options.env_store)
+        report.findings += examine_store(options.environments.store)
         if report.findings:
             return report  # nothing of a model can be tried without it
         _examine_models(report, repositories, _ward(options, reporter, unpack=unpack), only)
@@ -48,7 +48,7 @@ def examine(options: ServerOptions, reporter: Reporter, *, only: Sequence[str] =
 
 
 def _ward(options: ServerOptions, reporter: Reporter, *, unpack: bool) -> Ward:
-    environments = EnvironmentManager(options.env_store, reporter=reporter, policy=store_policy(options))
+    environments = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
     resolution = resolution_settings(options)
     return Ward(options=options, resolution=resolution, environments=environments, reporter=reporter, unpacks=unpack)
 

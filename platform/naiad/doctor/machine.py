@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.doctor.findings import Finding, Severity
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.progress import Reporter
@@ -29,9 +29,9 @@ _UNPACKED = 4
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:
     """Places that the server would listen at and cannot."""
     for allowed, name, address, port, shared in (
-        (options.allow_http, "http", options.http_address, options.http_port, options.reuse_http_port),
-        (options.allow_grpc, "grpc", options.grpc_address, options.grpc_port, options.reuse_grpc_port),
-        (options.allow_metrics, "metrics", options.metrics_address, options.metrics_port, False),
+        (options.http.is_enabled, "http", options.http.address, options.http.port, options.http.reuse_port),
+        (options.grpc.is_enabled, "grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port),
+        (options.metrics.is_enabled, "metrics", options.metrics.address, options.metrics.port, False),
     ):
         problem = _why_not(address, port) if allowed and port and not shared else None
         if problem is not None:

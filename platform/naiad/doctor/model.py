@@ -12,8 +12,8 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
 from naiad.config.model.validate import validate
+from naiad.config.server.options import ServerOptions
 from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
-from naiad.config.server.server_options import ServerOptions
 from naiad.doctor.binaries import examine_binaries, examine_own_modules
 from naiad.doctor.code import examine_code
 from naiad.doctor.findings import Finding, Severity
@@ -117,10 +117,10 @@ class Examined:
 def examine_model(files: ModelFiles, ward: Ward) -> Examined:
     """Examine a model as the server would load it, without starting anything of it."""
     examined = Examined(files)
-    path = config_path(files, ward.options.model_config_name)
+    path = config_path(files, ward.options.models.config_name)
     try:
-        strict = not ward.options.auto_complete
-        message = read_config(files, strict=strict, config_name=ward.options.model_config_name)
+        strict = not ward.options.models.auto_complete
+        message = read_config(files, strict=strict, config_name=ward.options.models.config_name)
     except NaiadError as error:
         place = re.match(rf"{re.escape(str(path))}(:\d+)?(:\d+)?", error.message)
         examined.add("config", error, where=place[0] if place else str(path))
@@ -169,19 +169,19 @@ def _examine_configuration(
     examined: Examined, config: ModelConfig, resolution: Resolution, version: int, ward: Ward
 ) -> None:
     """What loading checks once the model has completed its configuration, where it completes nothing."""
-    path = str(config_path(examined.files, ward.options.model_config_name))
+    path = str(config_path(examined.files, ward.options.models.config_name))
     try:
-        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), ward.options.prewarm)
+        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), ward.options.guests.prewarm)
     except NaiadError as error:
         examined.add("config", error, where=path, version=version)
-    if ward.options.auto_complete and may_auto_complete(resolution.model_file):
+    if ward.options.models.auto_complete and may_auto_complete(resolution.model_file):
         return
     try:
         validate(config.message, with_io=True)
     except NaiadError as error:
         examined.add("config", error, where=path, version=version)
         return
-    wanting = lack_of_tensors(examined.files, config, ward.options.model_config_name)
+    wanting = lack_of_tensors(examined.files, config, ward.options.models.config_name)
     if wanting:
         advice = "name them in config.pbtxt, or define auto_complete_config"
         finding = Finding(severity=Severity.WARNING, code="no-tensors", message=wanting, advice=advice, where=path)
@@ -198,7 +198,7 @@ def _prepared(examined: Examined, resolution: Resolution, version: int, ward: Wa
     archive = _archive(resolution.environment)
     try:
         if archive is not None:
-            finding = wanting_room(archive, ward.options.env_store, ward.reporter)
+            finding = wanting_room(archive, ward.options.environments.store, ward.reporter)
             if finding is not None:
                 examined.take([finding], version)
                 return None

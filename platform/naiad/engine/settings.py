@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from naiad.config.server.metrics_options import MetricsOptions
+from naiad.config.server.metrics_options import MetricsConfig
 from naiad.repository.repositories import Repositories
 
 
@@ -38,6 +38,6 @@ class EngineSettings:
     config_name: str = ""
     load_threads: int = 4
     load_retries: int = 0
-    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     response_cache_size: int = 0
     exit_timeout: float = 30.0

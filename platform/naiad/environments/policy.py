@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.trust import Trust, read_trust
 
 __all__ = ["StorePolicy", "store_policy"]
@@ -32,7 +32,7 @@ def store_policy(options: ServerOptions) -> StorePolicy:
         ExecutionEnvironmentError: If the trusted keys cannot be read.
     """
     return StorePolicy(
-        max_bytes=options.env_store_max_bytes,
-        trust=None if options.env_trust is None else read_trust(options.env_trust),
-        require_digest=options.env_require_digest,
+        max_bytes=options.environments.store_max_bytes,
+        trust=None if options.environments.trusted_keys is None else read_trust(options.environments.trusted_keys),
+        require_digest=options.environments.require_digest,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from naiad.config.server.restrictions import Restrictions
+from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
 from naiad.protocol.inference import InferRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from naiad.config.server.tls import TlsFiles
+from naiad.config.server.access import TlsFiles
 from naiad.errors import OptionError
 
 

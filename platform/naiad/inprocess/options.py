@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import split
-from naiad.config.server.options import ServerOptions, options_from
+from naiad.config.server.command_line import read_options
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.errors import NaiadError
 from naiad.inprocess.enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from naiad.inprocess.errors import InvalidArgumentError, as_triton_error
@@ -137,10 +137,10 @@ def server_options(options: Options) -> ServerOptions:
     """
     flags = ["--allow-http=false", "--allow-grpc=false", *_flags(options), *options.flags]
     try:
-        found, others = split(flags, SERVER_FLAGS, _PROGRAM)
+        found, others = split_arguments(flags, SERVER_FLAGS, _PROGRAM)
         if others:
             raise InvalidArgumentError(f"Options.flags: '{others[0]}' is no flag")
-        return options_from(found, environ=os.environ)
+        return read_options(found, environ=os.environ)
     except NaiadError as error:
         raise as_triton_error(error) from error
 

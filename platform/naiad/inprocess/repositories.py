@@ -51,5 +51,5 @@ def unregister(server: RunningServer, path: str) -> None:
 
 
 def _require_explicit(server: RunningServer, what: str) -> None:
-    if server.options.model_control_mode is not ModelControlMode.EXPLICIT:
+    if server.options.models.control_mode is not ModelControlMode.EXPLICIT:
         raise UnsupportedRequestError(f"repository {what} is not allowed if model control mode is not EXPLICIT")

@@ -69,7 +69,7 @@ class RunningServer:
         running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
         try:
             failures = running.loop.run(running._start_engine())
-            if failures and options.exit_on_error:
+            if failures and options.general.exit_on_error:
                 raise _not_loaded(failures)
         except BaseException:
             running.stop()
@@ -146,9 +146,9 @@ class RunningServer:
         Raises:
             UnsupportedError: If the options switch them off.
         """
-        if not self.options.allow_metrics:
+        if not self.options.metrics.is_enabled:
             raise UnsupportedError("metrics not supported")
-        options = replace(self.options, metrics_address=address, metrics_port=port)
+        options = replace(self.options, metrics=replace(self.options.metrics, address=address, port=port))
         return metrics_frontend(self.engine, options, own_families)
 
     def metrics(self) -> str:

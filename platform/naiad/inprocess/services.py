@@ -8,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from naiad.config.server.restrictions import header_pattern
-from naiad.config.server.tls import TlsFiles
+from naiad.config.server.access import TlsFiles, header_pattern
 from naiad.frontends.access import Access
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.config.server.server_options import ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest
 
@@ -16,9 +16,9 @@ def resolution_settings(options: ServerOptions) -> ResolutionSettings:
         ResolutionError: If that cannot be written.
     """
     return ResolutionSettings(
-        backend_directories=options.backend_directories,
-        guest=lay_out_guest(options.guest_store),
-        backend_configs=options.backend_configs,
-        auto_complete=options.auto_complete,
-        environment_directories=options.env_directories,
+        backend_directories=options.backends.directories,
+        guest=lay_out_guest(options.environments.guest_directory),
+        backend_configs=options.backends.configs,
+        auto_complete=options.models.auto_complete,
+        environment_directories=options.environments.directories,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cli.parsing import parse, refusal
-from naiad.config.server.flag import Accepted, Refused, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
+from naiad.config.server.flag import NoEffect, Unsupported, UsageError
+from naiad.config.server.options import SERVER_FLAGS
 
 # Section 5 of the reference's behaviour, with the names of its own source.
 REFERENCE_FLAGS = [
@@ -111,14 +111,14 @@ def test_every_flag_of_the_reference_is_known_and_only_our_own_are_more():
 
 def test_a_flag_without_effect_says_why_and_a_refused_one_what_is_missing():
     for flag in SERVER_FLAGS:
-        if isinstance(flag.status, Accepted | Refused):
-            assert len(flag.status.reason.split()) > 3, flag.name
+        if isinstance(flag.support, NoEffect | Unsupported):
+            assert len(flag.support.reason.split()) > 3, flag.name
 
 
 def test_the_default_of_every_refused_flag_is_harmless():
     for flag in SERVER_FLAGS:
-        if isinstance(flag.status, Refused) and flag.default:
-            assert flag.status.harmless(flag.default), flag.name
+        if isinstance(flag.support, Unsupported) and flag.default:
+            assert flag.support.is_harmless(flag.default), flag.name
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_a_resource_that_cannot_be_read_is_refused(text):
 
 
 def test_resources_are_limited_on_one_device_or_on_each():
-    assert parse("--rate-limit-resource=R:2").resource_limits is None
+    assert parse("--rate-limit-resource=R:2").rate_limit.resources is None
     options = parse("--rate-limit=execution_count", "--rate-limit-resource=R:2", "--rate-limit-resource=S:3:1")
 
-    assert [(limit.name, limit.count, limit.device) for limit in options.resource_limits] == [
+    assert [(limit.name, limit.count, limit.device) for limit in options.rate_limit.resources] == [
         ("R", 2, None),
         ("S", 3, 1),
     ]

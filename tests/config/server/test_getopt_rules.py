@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import split
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS
 
 
 def names(*arguments):
-    found, others = split(arguments, SERVER_FLAGS, "tritonserver")
+    found, others = split_arguments(arguments, SERVER_FLAGS, "tritonserver")
     return [(flag.name, text) for flag, text in found], others
 
 
@@ -84,4 +84,4 @@ def test_what_getopt_refuses_is_refused_in_its_words(arguments, preface, message
 
 def test_two_names_of_one_flag_are_no_ambiguity():
     flags = [Flag("aa", Kind.STRING, "", ""), Flag("ab", Kind.STRING, "", "", same_as="aa")]
-    assert split(["--a=1"], flags, "p")[0] == [(flags[0], "1")]
+    assert split_arguments(["--a=1"], flags, "p")[0] == [(flags[0], "1")]

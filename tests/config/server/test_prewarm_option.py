@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.server.options import parse_options
+from cli.parsing import parse_options
 from naiad.config.server.prewarm import PrewarmOption, modules_to_prewarm, parse_prewarm
 from naiad.errors import ConfigError
 
@@ -20,7 +20,7 @@ from naiad.errors import ConfigError
 )
 def test_the_flag_means_all_models_none_or_those_it_names(text, option):
     assert parse_prewarm(text) == option
-    assert parse_options(["--model-repository=/models", f"--prewarm={text}"], environ={}).prewarm == option
+    assert parse_options(["--model-repository=/models", f"--prewarm={text}"], environ={}).guests.prewarm == option
 
 
 @pytest.mark.parametrize(

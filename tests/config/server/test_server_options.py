@@ -6,24 +6,30 @@ from pathlib import Path
 
 import pytest
 from cli.parsing import parse, refusal
-from naiad.config.server.backend_settings import PythonSettings
+from naiad.config.server.backend_settings import PythonSettings, shipped_backends
 from naiad.config.server.flag import UsageError
-from naiad.config.server.metrics_options import MetricsOptions
-from naiad.config.server.options import LogFormat, ModelControlMode, shipped_backends
+from naiad.config.server.metrics_options import MetricsConfig
+from naiad.config.server.options import LogFormat, ModelControlMode
 
 
 def test_the_defaults_are_those_of_the_reference():
     options = parse()
-    assert options.model_repositories == (Path("/models"),)
-    assert (options.server_id, options.exit_timeout_secs, options.model_load_thread_count) == ("triton", 30, 4)
-    assert (options.http_port, options.grpc_port, options.metrics_port) == (8000, 8001, 8002)
-    assert (options.http_address, options.grpc_address, options.metrics_address) == ("0.0.0.0",) * 3
-    assert options.http_max_input_size == 67108864
-    assert all((options.allow_http, options.allow_grpc, options.allow_metrics, options.exit_on_error))
-    assert all((options.auto_complete, options.strict_readiness, options.log_info))
-    assert options.model_control_mode is ModelControlMode.NONE
-    assert options.log_format is LogFormat.DEFAULT
-    assert options.python_settings == PythonSettings()
+    assert options.models.repositories == (Path("/models"),)
+    assert (options.general.server_id, options.general.exit_timeout_secs, options.models.load_thread_count) == (
+        "triton",
+        30,
+        4,
+    )
+    assert (options.http.port, options.grpc.port, options.metrics.port) == (8000, 8001, 8002)
+    assert (options.http.address, options.grpc.address, options.metrics.address) == ("0.0.0.0",) * 3
+    assert options.http.max_input_size == 67108864
+    assert all(
+        (options.http.is_enabled, options.grpc.is_enabled, options.metrics.is_enabled, options.general.exit_on_error)
+    )
+    assert all((options.models.auto_complete, options.general.strict_readiness, options.log.info))
+    assert options.models.control_mode is ModelControlMode.NONE
+    assert options.log.format is LogFormat.DEFAULT
+    assert options.backends.python == PythonSettings()
     assert (options.notices, options.warnings) == ((), ())
 
 
@@ -38,36 +44,36 @@ def test_the_start_line_of_kserve_works():
         ],
         repository=None,
     )
-    assert (options.model_repositories, options.grpc_port, options.http_port) == ((Path("/mnt/models"),), 9000, 8080)
+    assert (options.models.repositories, options.grpc.port, options.http.port) == ((Path("/mnt/models"),), 9000, 8080)
 
 
 def test_repositories_add_up_in_order_and_each_once():
     options = parse("--model-store=/b", "--model-repository", "/models")
-    assert options.model_repositories == (Path("/models"), Path("/b"))
+    assert options.models.repositories == (Path("/models"), Path("/b"))
 
 
 def test_of_several_values_of_a_single_flag_the_last_counts():
-    assert parse("--http-port=1", "--http-port=2").http_port == 2
+    assert parse("--http-port=1", "--http-port=2").http.port == 2
 
 
 @pytest.mark.parametrize("text", ["true", "True", "ON", "on", "1"])
 def test_true_has_six_spellings(text):
-    assert parse(f"--reuse-http-port={text}").reuse_http_port is True
+    assert parse(f"--reuse-http-port={text}").http.reuse_port is True
 
 
 @pytest.mark.parametrize("text", ["false", "FALSE", "off", "0"])
 def test_false_has_them_too(text):
-    assert parse(f"--allow-http={text}").allow_http is False
+    assert parse(f"--allow-http={text}").http.is_enabled is False
 
 
 @pytest.mark.parametrize(("text", "level"), [("0", 0), ("1", 1), ("3", 3), ("true", 1), ("off", 0)])
 def test_verbosity_is_a_number_or_a_switch(text, level):
-    assert parse(f"--log-verbose={text}").log_verbose == level
+    assert parse(f"--log-verbose={text}").log.verbosity == level
 
 
 def test_metrics_listen_where_http_does_unless_told():
-    assert parse("--http-address=127.0.0.1").metrics_address == "127.0.0.1"
-    assert parse("--http-address=127.0.0.1", "--metrics-address=::1").metrics_address == "::1"
+    assert parse("--http-address=127.0.0.1").metrics.address == "127.0.0.1"
+    assert parse("--http-address=127.0.0.1", "--metrics-address=::1").metrics.address == "::1"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_metrics_listen_where_http_does_unless_told():
     [([], True), (["--disable-auto-complete-config"], False), (["--strict-model-config=true"], False)],
 )
 def test_completion_of_configurations_can_be_turned_off_by_two_names(arguments, complete):
-    assert parse(*arguments).auto_complete is complete
+    assert parse(*arguments).models.auto_complete is complete
 
 
 def test_a_deprecated_flag_is_warned_of():
@@ -172,12 +178,12 @@ def test_settings_of_backends_are_grouped_and_the_last_value_of_a_key_counts():
         "--backend-config=stub-timeout-seconds=5",
         "--backend-config=x,a=b=c,d",
     )
-    assert {name: dict(settings) for name, settings in options.backend_configs.items()} == {
+    assert {name: dict(settings) for name, settings in options.backends.configs.items()} == {
         "python": {"thread-pool-size": "8abc"},
         "": {"stub-timeout-seconds": "5"},
         "x": {"a": "b=c,d"},
     }
-    assert (options.python_settings.thread_pool_size, options.python_settings.stub_timeout_seconds) == (8, 5)
+    assert (options.backends.python.thread_pool_size, options.backends.python.stub_timeout_seconds) == (8, 5)
 
 
 def test_two_ways_to_name_a_cache_exclude_each_other():
@@ -200,11 +206,11 @@ def test_two_ways_to_name_a_cache_exclude_each_other():
     ],
 )
 def test_a_cache_has_the_size_given_last(arguments):
-    assert parse(*arguments).response_cache_size == 1048576
+    assert parse(*arguments).cache.size == 1048576
 
 
 def test_without_a_flag_there_is_no_cache():
-    assert parse("--cache-directory=/c").response_cache_size == 0
+    assert parse("--cache-directory=/c").cache.size == 0
 
 
 @pytest.mark.parametrize("text", ["local", "local=1", "size=1048576", ",size=1", ""])
@@ -279,24 +285,24 @@ def test_a_cache_cannot_be_larger_than_the_machines_memory():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), MetricsOptions()),
-        (("--metrics-config=counter_latencies=false",), MetricsOptions(counters=False)),
-        (("--metrics-config", "summary_latencies=true"), MetricsOptions(summaries=True)),
-        (("--metrics-config=histogram_latencies=true",), MetricsOptions(histograms=True)),
+        ((), MetricsConfig()),
+        (("--metrics-config=counter_latencies=false",), MetricsConfig(counters=False)),
+        (("--metrics-config", "summary_latencies=true"), MetricsConfig(summaries=True)),
+        (("--metrics-config=histogram_latencies=true",), MetricsConfig(histograms=True)),
         (
             ("--metrics-config=summary_latencies=true", "--metrics-config=summary_latencies=false"),
-            MetricsOptions(),
+            MetricsConfig(),
         ),
-        (("--metrics-config=summary_quantiles=0.5:0.05,1:0",), MetricsOptions(quantiles=(0.5, 1.0))),
+        (("--metrics-config=summary_quantiles=0.5:0.05,1:0",), MetricsConfig(quantiles=(0.5, 1.0))),
     ],
 )
 def test_metrics_are_chosen_by_their_settings(arguments, expected):
     options = parse(*arguments)
-    assert (options.metrics, options.warnings) == (expected, ())
+    assert (options.metrics.config, options.warnings) == (expected, ())
 
 
 def test_the_default_quantiles_are_those_of_the_reference():
-    assert parse().metrics.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+    assert parse().metrics.config.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 @pytest.mark.parametrize("text", ["foo", "=x", "a=", ""])
@@ -329,7 +335,7 @@ def test_a_setting_of_metrics_without_name_or_value_is_a_mistake(text):
 )
 def test_a_setting_of_metrics_that_says_nothing_is_named_and_the_default_stays(setting, warning):
     options = parse(f"--metrics-config={setting}")
-    assert (options.metrics, options.warnings) == (MetricsOptions(), (warning,))
+    assert (options.metrics.config, options.warnings) == (MetricsConfig(), (warning,))
 
 
 def test_without_a_repository_nothing_starts():
@@ -340,19 +346,19 @@ def test_without_a_repository_nothing_starts():
 
 def test_a_repository_elsewhere_is_named_by_its_uri_and_one_here_by_its_path():
     options = parse("--model-repository=s3://https://host:1/b", "--model-repository=file:///srv//x")
-    assert options.model_repositories == (Path("/models"), "s3://https://host:1/b", Path("/srv/x"))
+    assert options.models.repositories == (Path("/models"), "s3://https://host:1/b", Path("/srv/x"))
 
 
 def test_repositories_may_be_polled_and_be_namespaces():
     options = parse("--model-control-mode=poll", "--repository-poll-secs=3", "--model-namespacing=true")
-    assert (options.model_control_mode, options.repository_poll_secs) == (ModelControlMode.POLL, 3)
-    assert options.model_namespacing
+    assert (options.models.control_mode, options.models.poll_secs) == (ModelControlMode.POLL, 3)
+    assert options.models.is_namespaced
 
 
 def test_the_wildcard_must_stand_alone():
     explicit = "--model-control-mode=explicit"
-    assert parse(explicit, "--load-model=*").load_models == ("*",)
-    assert parse(explicit, "--load-model=a", "--load-model=b", "--load-model=a").load_models == ("a", "b")
+    assert parse(explicit, "--load-model=*").models.startup_models == ("*",)
+    assert parse(explicit, "--load-model=a", "--load-model=b", "--load-model=a").models.startup_models == ("a", "b")
     assert refusal(explicit, "--load-model=a", "--load-model=*").message.endswith(
         "Wildcard model name '*' must be the ONLY startup model if specified at all."
     )
@@ -360,23 +366,23 @@ def test_the_wildcard_must_stand_alone():
 
 def test_backends_that_ship_with_naiad_are_looked_for_last():
     options = parse("--backend-directory=/a", "--backend-directory=/b")
-    assert options.backend_directories == (Path("/a"), Path("/b"), shipped_backends())
+    assert options.backends.directories == (Path("/a"), Path("/b"), shipped_backends())
     assert (shipped_backends() / "vllm_like").is_dir()
 
 
 def test_the_store_of_environments_is_named_by_flag_then_variable_then_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     variable = {"NAIAD_STORE": "/from/variable"}
-    assert parse("--env-store=/from/flag", environ=variable).env_store == Path("/from/flag")
-    assert parse(environ=variable).env_store == Path("/from/variable")
-    assert parse().env_store == tmp_path / "naiad" / "environments"
+    assert parse("--env-store=/from/flag", environ=variable).environments.store == Path("/from/flag")
+    assert parse(environ=variable).environments.store == Path("/from/variable")
+    assert parse().environments.store == tmp_path / "naiad" / "environments"
 
 
 def test_flags_of_the_grpc_transport_are_fields_of_their_names():
     options = parse("--grpc-keepalive-time=5", "--grpc-max-connection-age=7", "--grpc-infer-resp=high")
-    assert (options.grpc_keepalive_time, options.grpc_max_connection_age) == (5, 7)
-    assert options.grpc_infer_response_compression_level == "high"
-    assert options.grpc_keepalive_permit_without_calls is False
+    assert (options.grpc.keepalive_time, options.grpc.max_connection_age) == (5, 7)
+    assert options.grpc.response_compression == "high"
+    assert options.grpc.keepalive_permit_without_calls is False
 
 
 def test_the_mode_of_vertex_ai_is_warned_of():
@@ -392,8 +398,8 @@ def test_what_is_allowed_of_environments_is_read():
         "--env-trust=/keys.toml",
         "--env-require-digest=true",
     )
-    assert found.env_store_max_bytes == 1000
-    assert found.env_directories == (Path("/a"), Path("b").absolute())
-    assert (found.env_trust, found.env_require_digest) == (Path("/keys.toml"), True)
-    assert (parse().env_store_max_bytes, parse().env_directories) == (0, ())
-    assert (parse().env_trust, parse().env_require_digest) == (None, False)
+    assert found.environments.store_max_bytes == 1000
+    assert found.environments.directories == (Path("/a"), Path("b").absolute())
+    assert (found.environments.trusted_keys, found.environments.require_digest) == (Path("/keys.toml"), True)
+    assert (parse().environments.store_max_bytes, parse().environments.directories) == (0, ())
+    assert (parse().environments.trusted_keys, parse().environments.require_digest) == (None, False)

@@ -7,9 +7,9 @@ import re
 import grpc
 import numpy as np
 import pytest
+from cli.parsing import parse_options
+from naiad.config.server.access import Api
 from naiad.config.server.flag import UsageError
-from naiad.config.server.options import parse_options
-from naiad.config.server.restrictions import Api
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc import service_pb2 as pb
@@ -131,14 +131,14 @@ def test_flags_name_parts_and_headers():
         "--grpc-restricted-protocol=logging:key=v",
         "--http-header-forward-pattern=^X-",
     )
-    assert options.http_restrictions == {
+    assert options.http.restrictions == {
         Api.HEALTH: ("key", "a=b"),
         Api.METADATA: ("key", "a=b"),
         Api.SHARED_MEMORY: ("other", "c"),
     }
-    assert options.grpc_restrictions == {Api.LOGGING: ("key", "v")}
-    assert options.http_forward.search("x-one")
-    assert options.grpc_forward is None
+    assert options.grpc.restrictions == {Api.LOGGING: ("key", "v")}
+    assert options.http.forward_pattern.search("x-one")
+    assert options.grpc.forward_pattern is None
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_flags_name_parts_and_headers():
 )
 def test_case_of_headers_counts_only_where_the_pattern_says_so(pattern, matching, others):
     options = options_of("--http-header-forward-pattern", pattern, "--grpc-header-forward-pattern", pattern)
-    assert options.grpc_forward == options.http_forward
-    assert [name for name in (*matching, *others) if options.http_forward.search(name)] == [*matching]
+    assert options.grpc.forward_pattern == options.http.forward_pattern
+    assert [name for name in (*matching, *others) if options.http.forward_pattern.search(name)] == [*matching]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from cli.parsing import parse_options
 from geventhttpclient.response import HTTPConnectionClosed
+from naiad.config.server.access import TlsFiles
 from naiad.config.server.flag import UsageError
-from naiad.config.server.options import parse_options
-from naiad.config.server.tls import TlsFiles
 from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http2 import frames
@@ -168,10 +168,10 @@ def options_of(*flags):
 @pytest.mark.parametrize("service", ["http", "grpc"])
 def test_flags_name_the_files(service):
     named = [f"--{service}-server-cert=/c", f"--{service}-server-key=/k", f"--{service}-root-cert=/r"]
-    assert getattr(options_of(*named), f"{service}_tls") is None
-    tls = getattr(options_of(f"--{service}-use-ssl=true", *named), f"{service}_tls")
+    assert getattr(options_of(*named), service).tls is None
+    tls = getattr(options_of(f"--{service}-use-ssl=true", *named), service).tls
     assert (str(tls.certificate), str(tls.key), str(tls.root), tls.is_mutual) == ("/c", "/k", "/r", False)
-    assert getattr(options_of(f"--{service}-use-ssl-mutual=true", *named), f"{service}_tls").is_mutual
+    assert getattr(options_of(f"--{service}-use-ssl-mutual=true", *named), service).tls.is_mutual
     for asked, lacking in (("use-ssl", named[0]), ("use-ssl", named[1]), ("use-ssl-mutual", named[2])):
         given = [flag for flag in named if flag != lacking]
         with pytest.raises(UsageError) as caught:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.server.trace_options import TraceOptions
+from naiad.config.server.trace_options import TraceConfig
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.tracing.tracer import Tracer
 from tritonclient.utils import InferenceServerException
@@ -20,7 +20,7 @@ DEFAULT = {
 
 @pytest.fixture
 def both(serve):
-    options = TraceOptions(levels=("TIMESTAMPS",), rate=1, file="/nowhere/trace.json")
+    options = TraceConfig(levels=("TIMESTAMPS",), rate=1, file="/nowhere/trace.json")
     return serve(Extensions(tracer=Tracer(options)))
 
 

@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+from cli.parsing import parse_options
 from naiad.config.server.flag import UsageError
-from naiad.config.server.options import parse_options
-from naiad.config.server.trace_options import OpenTelemetryOptions, TraceOptions
+from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
 from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.tracing.tracer import Tracer
@@ -32,7 +32,7 @@ def ask(tracer, count=1, model="m", request_id=""):
 
 
 def tracer_to(path, **options):
-    return Tracer(TraceOptions(**{"levels": ("TIMESTAMPS",), "rate": 1, "file": str(path), **options}))
+    return Tracer(TraceConfig(**{"levels": ("TIMESTAMPS",), "rate": 1, "file": str(path), **options}))
 
 
 def names(events):
@@ -147,13 +147,15 @@ def test_flags_say_what_is_traced():
         "--trace-config=triton,file=/t",
         "--trace-config=triton,log-frequency=4",
     )
-    assert options.trace == TraceOptions(levels=("TIMESTAMPS", "TENSORS"), rate=7, count=9, log_frequency=4, file="/t")
-    assert options_of().trace == TraceOptions()
+    assert options.trace.config == TraceConfig(
+        levels=("TIMESTAMPS", "TENSORS"), rate=7, count=9, log_frequency=4, file="/t"
+    )
+    assert options_of().trace.config == TraceConfig()
 
 
 def test_old_flags_still_count_where_no_new_one_overrides_them():
     options = options_of("--trace-file=/t", "--trace-level=TIMESTAMPS", "--trace-rate=5", "--trace-config=rate=6")
-    assert options.trace == TraceOptions(levels=("TIMESTAMPS",), rate=6, file="/t")
+    assert options.trace.config == TraceConfig(levels=("TIMESTAMPS",), rate=6, file="/t")
     assert "Overriding deprecated '--trace-rate' in favor of provided rate value in --trace-config!" in options.warnings
 
 
@@ -182,17 +184,17 @@ def test_flags_say_how_spans_are_exported():
         "--trace-config=opentelemetry,resource=a=b=c",
         "--trace-config=opentelemetry,bsp_schedule_delay=20",
     )
-    assert options.trace.open_telemetry == OpenTelemetryOptions(
+    assert options.trace.config.open_telemetry == OpenTelemetryConfig(
         url=("http://here/v1/traces",), resource=("service.name=mine", "a=b=c"), bsp_schedule_delay=20
     )
-    assert options_of("--trace-config=mode=triton").trace.open_telemetry is None
+    assert options_of("--trace-config=mode=triton").trace.config.open_telemetry is None
 
 
 def test_variables_of_opentelemetry_stand_for_settings_that_are_not_given():
     environ = {"OTEL_BSP_MAX_QUEUE_SIZE": "4000", "OTEL_BSP_SCHEDULE_DELAY": "30"}
     flags = ["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,bsp_schedule_delay=20"]
     options = parse_options(["--model-repository=/m", *flags], environ=environ)
-    assert options.trace.open_telemetry == OpenTelemetryOptions(bsp_max_queue_size=4000, bsp_schedule_delay=20)
+    assert options.trace.config.open_telemetry == OpenTelemetryConfig(bsp_max_queue_size=4000, bsp_schedule_delay=20)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +217,11 @@ def test_wrong_settings_of_the_exporter_are_refused(setting, text):
 def test_without_the_packages_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(OptionError, match=r"mode=opentelemetry needs .*pip install 'naiad\[opentelemetry\]'"):
-        Tracer(TraceOptions(levels=("TIMESTAMPS",), open_telemetry=OpenTelemetryOptions()))
+        Tracer(TraceConfig(levels=("TIMESTAMPS",), open_telemetry=OpenTelemetryConfig()))
 
 
 def test_tensors_are_traced_into_files_alone(caplog):
-    options = TraceOptions(levels=("TENSORS",), open_telemetry=OpenTelemetryOptions(url=("http://127.0.0.1:9/",)))
+    options = TraceConfig(levels=("TENSORS",), open_telemetry=OpenTelemetryConfig(url=("http://127.0.0.1:9/",)))
     tracer = Tracer(options)
     assert not tracer.is_on
     tracer.close()

@@ -6,8 +6,8 @@ import os
 
 import psutil
 import pytest
+from cli.parsing import parse_options
 from naiad import app
-from naiad.config.server.options import parse_options
 from serving.repositories import infer, repository, values
 from support.server import ServerError, ServerProcess, wait_until
 

@@ -1,12 +1,18 @@
-"""`--backend-config`: settings of backends as given, as handed to a backend, and those of `python` as numbers."""
+"""`--backend-directory` and `--backend-config`: where backends are found, and their settings.
+
+Settings are kept as given, as backends of the user's own read them, too. Those of backend `python` are also checked.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
+import naiad
+from naiad.config.server.flag_values import FlagValues
 from naiad.errors import OptionError
 
 __all__ = [
@@ -15,15 +21,18 @@ __all__ = [
     "WITHOUT_EFFECT",
     "BackendConfigs",
     "PythonSettings",
+    "backend_directories",
     "effective_settings",
     "parse_backend_configs",
+    "parse_python_settings",
+    "shipped_backends",
 ]
 
 GLOBAL = ""
-"""The key of settings for all backends."""
+"""Key of the settings for all backends."""
 
 BackendConfigs = Mapping[str, Mapping[str, str]]
-"""Settings by name of a backend."""
+"""Settings by backend name."""
 
 WITHOUT_EFFECT = (
     "shm-default-byte-size",
@@ -32,57 +41,88 @@ WITHOUT_EFFECT = (
     "shm_message_queue_size",
     "thread-pool-size",
 )
-"""Settings of `python` that the reference reads, and that nothing here corresponds to."""
+"""Settings of `python` that the reference reads and that have no counterpart here."""
 
 KNOWN_SETTINGS = (
     "stub-timeout-seconds",
     *WITHOUT_EFFECT,
-    # The server's own, which it hands to every backend.
+    # The server's own settings, which it passes to every backend.
     "auto-complete-config",
     "backend-directory",
     "default-max-batch-size",
     "min-compute-capability",
 )
-"""Settings of `python` that mean something to it, or to the reference's."""
+"""Settings of `python` that this server or the reference's reads."""
 
+_DEFAULT_DIRECTORY = Path("/opt/tritonserver/backends")
+_FLAG = "backend-config"
 _MIB = 1 << 20
 _LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 
 
-def parse_backend_configs(texts: Iterable[str]) -> BackendConfigs:
-    """Group `<backend>,<key>=<value>` and `<key>=<value>` by backend; a later value of a key replaces an earlier one.
+def backend_directories(values: FlagValues, flag: str) -> tuple[Path, ...]:
+    """The directories in which backends are searched for, in order: those named, else Triton's, then those shipped."""
+    named = values.paths(flag)
+    if not named and _DEFAULT_DIRECTORY.is_dir():
+        named = (_DEFAULT_DIRECTORY,)
+    return tuple(dict.fromkeys((*named, shipped_backends())))
+
+
+def shipped_backends() -> Path:
+    """The backends that ship with naiad: beside `platform/` in a checkout, inside the package in a wheel."""
+    package = Path(naiad.__file__).resolve().parent
+    checkout = package.parent.with_name("backends")
+    return checkout if package.parent.name == "platform" and checkout.is_dir() else package / "_backends"
+
+
+def parse_backend_configs(values: FlagValues, flag: str) -> BackendConfigs:
+    """The settings of `<backend>,<key>=<value>` and `<key>=<value>` by backend; the last value of a key counts.
 
     Raises:
-        OptionError: If a text has another form.
+        UsageError: If a value of the flag has another form.
     """
     configs: dict[str, dict[str, str]] = {}
-    for text in texts:
+    for text in values.texts(flag):
         left, equals, value = text.partition("=")
-        backend, comma, key = left.rpartition(",")
         # The first comma ends the name: `a,b,c=1` is the setting `b,c` of backend `a`.
-        if comma:
-            backend, _, key = left.partition(",")
+        backend, comma, key = left.partition(",")
+        if not comma:
+            backend, key = GLOBAL, left
         if not equals or not key or (comma and not backend) or not value:
-            raise OptionError(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
+            raise values.invalid(
+                flag, f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}"
+            )
         configs.setdefault(backend, {})[key] = value
     return MappingProxyType({name: MappingProxyType(settings) for name, settings in configs.items()})
 
 
+def parse_python_settings(values: FlagValues) -> PythonSettings:
+    """The settings of backend `python`, checked.
+
+    Raises:
+        UsageError: If a value is not a number or too small.
+    """
+    try:
+        return PythonSettings.parse(effective_settings(parse_backend_configs(values, _FLAG), "python"))
+    except OptionError as error:
+        raise values.invalid(_FLAG, error.message) from None
+
+
 def effective_settings(configs: BackendConfigs, backend: str) -> dict[str, str]:
-    """The settings one backend reads: those for all, replaced by its own (CORE src/backend_model.cc)."""
+    """The settings that one backend reads: its own override those for all (CORE src/backend_model.cc)."""
     return {**configs.get(GLOBAL, {}), **configs.get(backend, {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """What the settings of `python` say, checked.
+    """The settings of backend `python`. Only `stub_timeout_seconds` has an effect; the others are checked alone.
 
     Attributes:
-        shm_default_byte_size: Warm size of a segment.
-        shm_growth_byte_size: Step by which it grows.
-        stub_timeout_seconds: How long a start may take without progress.
-        thread_pool_size: How many calls to other models an instance may have open.
-        shm_message_queue_size: Accepted for compatibility; messages travel on a socket.
+        shm_default_byte_size: In the reference, the initial size of an instance's segment.
+        shm_growth_byte_size: In the reference, the step by which it grows.
+        stub_timeout_seconds: How long a guest may take to start without progress.
+        thread_pool_size: In the reference, the most calls to other models that an instance may have open.
+        shm_message_queue_size: In the reference, the length of its message queues.
     """
 
     shm_default_byte_size: int = _MIB
@@ -107,7 +147,7 @@ class PythonSettings:
                 "shm-default-byte-size",
                 default.shm_default_byte_size,
                 _MIB,
-                # The text names another bound than the one that is checked; so it is in the reference.
+                # The text names 4 MiB and the bound is 1 MiB, as in the reference.
                 "shm-default-byte-size can't be smaller than 4 MiBs",
             ),
             shm_growth_byte_size=_positive(settings, "shm-growth-byte-size", default.shm_growth_byte_size),
@@ -134,7 +174,7 @@ def _number(settings: Mapping[str, str], key: str, default: int) -> int:
     if key not in settings:
         return default
     match = _LEADING_NUMBER.match(settings[key])
-    # `12abc` is 12 and anything else fails as `stol`, as for std::stol.
+    # As the reference's std::stol: `12abc` is 12, and a text without leading digits is an error that names `stol`.
     if match is None:
         raise OptionError(f"stol: --backend-config=python,{key}={settings[key]} is not a number")
     return int(match[1])

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 
-from naiad.config.server.flag import UsageError
-from naiad.config.server.given import GivenFlags
+from naiad.config.server.flag_values import FlagValues
 from naiad.errors import OptionError
 
 __all__ = ["parse_cache_size"]
 
 _LOCAL = "local"
-_LEAST = 1024
-"""The reference takes no less: its buffer keeps books of its own in it."""
+_MIN_SIZE = 1024
+"""The reference accepts no smaller size: its buffer also holds the allocator's bookkeeping."""
 
 
-def parse_cache_size(given: GivenFlags) -> int:
-    """How many bytes of responses to keep; 0 for no cache.
+def parse_cache_size(values: FlagValues, flag: str) -> int:
+    """The size of the response cache in bytes; 0 for no cache.
 
     Raises:
-        UsageError: If a setting cannot be understood.
-        OptionError: If there is no such cache, or none of that size.
+        UsageError: If a setting is malformed.
+        OptionError: If the cache is unknown or cannot have that size.
     """
-    if given.has("response-cache-byte-size"):
-        return _checked(given.text("response-cache-byte-size"))
+    if values.has("response-cache-byte-size"):
+        return _parse_size(values.text("response-cache-byte-size"))
     caches: dict[str, dict[str, str]] = {}
-    for text in given.texts("cache-config"):
-        name, setting, value = _split(given, text)
+    for text in values.texts(flag):
+        name, setting, value = _split_setting(values, flag, text)
         caches.setdefault(name, {})[setting] = value
     if not caches:
         return 0
@@ -46,38 +45,35 @@ def parse_cache_size(given: GivenFlags) -> int:
             "error: creating server: Invalid argument - Failed to initialize LocalCache: config didn't contain a valid "
             "'size' field."
         )
-    return _checked(settings["size"])
+    return _parse_size(settings["size"])
 
 
-def _split(given: GivenFlags, text: str) -> tuple[str, str, str]:
+def _split_setting(values: FlagValues, flag: str, text: str) -> tuple[str, str, str]:
     name, comma, rest = text.partition(",")
     if not name or not comma:
-        raise _bad(
-            given, f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+        raise values.invalid(
+            flag,
+            f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}",
         )
     setting, _, value = rest.partition("=")
     if not setting or not value:
-        raise _bad(given, f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}")
+        raise values.invalid(flag, f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}")
     return name, setting, value
 
 
-def _bad(given: GivenFlags, detail: str) -> UsageError:
-    return given.bad("cache-config", detail)
-
-
-def _checked(text: str) -> int:
+def _parse_size(text: str) -> int:
     problem = ""
     size = int(text) if text.isascii() and text.isdigit() else -1
     if size < 0:
         problem = f"size '{text}' is not a number of bytes"
-    elif size < _LEAST:
-        problem = f"size {size} is too small: a cache takes at least {_LEAST} bytes"
-    elif size > (memory := _memory()):
+    elif size < _MIN_SIZE:
+        problem = f"size {size} is too small: a cache takes at least {_MIN_SIZE} bytes"
+    elif size > (memory := _machine_memory()):
         problem = f"failed to allocate buffer: size {size} is more than the {memory} bytes this machine has"
     if problem:
         raise OptionError(f"error: creating server: Internal - Failed to initialize LocalCache: {problem}")
     return size
 
 
-def _memory() -> int:
+def _machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

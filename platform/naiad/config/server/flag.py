@@ -1,4 +1,4 @@
-"""What a command-line flag is: its kind of value, its bounds and whether this server does what it asks for.
+"""What a command-line flag is: its kind of value, its bounds, and whether this server supports it.
 
 Texts of value errors are the reference's (SRV src/command_line_parser.cc).
 """
@@ -12,17 +12,17 @@ from dataclasses import KW_ONLY, dataclass, field
 from naiad.errors import OptionError
 
 __all__ = [
-    "Accepted",
     "Flag",
     "Kind",
-    "Refused",
-    "Status",
+    "NoEffect",
+    "Support",
+    "Supported",
+    "Unsupported",
     "UsageError",
-    "Used",
     "Value",
-    "as_written",
-    "bad_value",
-    "convert",
+    "format_flag",
+    "invalid_value",
+    "parse_value",
 ]
 
 Value = str | int | float | bool
@@ -35,10 +35,10 @@ _INT64 = 1 << 63
 
 
 class UsageError(OptionError):
-    """The command line cannot be understood; the usage is worth showing with it.
+    """The command line is malformed; the usage is printed with the error.
 
     Attributes:
-        preface: What getopt says before the usage, or empty.
+        preface: Line that getopt prints before the usage, or empty.
     """
 
     def __init__(self, message: str, *, preface: str = "") -> None:
@@ -47,7 +47,7 @@ class UsageError(OptionError):
 
 
 class Kind(enum.Enum):
-    """What follows a flag; the value is what the usage prints for it."""
+    """Type of a flag's value. The enum's value is the placeholder that the usage prints."""
 
     NOTHING = ""
     STRING = "<string>"
@@ -61,31 +61,31 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """The server does what the flag says."""
+class Supported:
+    """The server does what the flag asks for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The flag has no effect here; `reason` says why and is logged when the flag is given."""
+class NoEffect:
+    """The flag is accepted and changes nothing; `reason` says why and is logged when the flag is given."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """What the flag asks for is missing here and would be missed: only harmless values pass.
+class Unsupported:
+    """The flag asks for a feature that this version lacks: the server rejects all values but harmless ones.
 
     Attributes:
         reason: Why, as the end of the sentence "--flag=value is refused: ...".
-        harmless: Whether a value asks for nothing that is missing.
+        is_harmless: Whether a value asks for nothing, such as `false` or the default.
     """
 
     reason: str
-    harmless: Callable[[str], bool] = field(default=lambda _: False)
+    is_harmless: Callable[[str], bool] = field(default=lambda _: False)
 
 
-Status = Used | Accepted | Refused
+Support = Supported | NoEffect | Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +93,20 @@ class Flag:
     """One flag.
 
     Attributes:
-        name: Without the dashes.
-        kind: What follows it.
-        default: Its value when it is not given, as written on a command line; empty if there is none.
+        name: Name without the dashes.
+        kind: Type of its value.
+        default: Default as written on a command line; empty for no default.
         help: One line for the usage.
-        low: Lowest value of a number.
-        high: Highest value of a number.
-        choices: All values of a choice; empty if it is none.
-        status: Whether the server does what it says.
-        repeatable: Several uses add up; otherwise the last one counts.
-        same_as: The flag it is another name of, or empty.
-        own: The reference has no such flag; prefixes the reference understands are never ambiguous because of it.
+        low: Lowest allowed number.
+        high: Highest allowed number.
+        choices: Allowed values; empty for any.
+        support: Whether the server does what the flag asks for.
+        repeatable: Every use adds a value; otherwise the last use counts.
+        same_as: Name of the flag that this is an alias of, or empty.
+        own: Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.
         deprecated: What to use instead, or empty.
-        group: Heading of the usage under which it stands.
-        bad_choice: Text of the error about a value that is no choice, where it is not the usual one.
+        group: Heading in the usage.
+        bad_choice: Text of the error about a value outside `choices`, where it is not the usual one.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Flag:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    status: Status = field(default_factory=Used)
+    support: Support = field(default_factory=Supported)
     repeatable: bool = False
     same_as: str = ""
     own: bool = False
@@ -127,26 +127,26 @@ class Flag:
 
     @property
     def takes_value(self) -> bool:
-        """Whether something follows the flag."""
+        """Whether a value follows the flag."""
         return self.kind is not Kind.NOTHING
 
 
-def convert(flag: Flag, text: str) -> Value:
-    """The value of a flag from its text.
+def parse_value(flag: Flag, text: str) -> Value:
+    """Return the typed value of a flag.
 
     Raises:
         UsageError: If the text is not a value of that flag.
     """
-    return _CONVERTERS[flag.kind](flag, text)
+    return _PARSERS[flag.kind](flag, text)
 
 
-def as_written(flag: Flag, text: str) -> str:
-    """A flag with its text in the one spelling that every command line takes."""
+def format_flag(flag: Flag, text: str) -> str:
+    """Return a flag and its text as one argument, the spelling that every command line accepts."""
     return f"--{flag.name}={text}" if flag.takes_value else f"--{flag.name}"
 
 
-def bad_value(flag: Flag, detail: str) -> UsageError:
-    """The error about a flag's value, to be raised."""
+def invalid_value(flag: Flag, detail: str) -> UsageError:
+    """Return the error about a flag's value, for the caller to raise."""
     return UsageError(f'Bad option: "--{flag.name}".\n{detail}')
 
 
@@ -157,7 +157,7 @@ def _nothing(_flag: Flag, _text: str) -> bool:
 def _boolean(flag: Flag, text: str) -> bool:
     lowered = text.lower()
     if lowered not in _TRUE | _FALSE:
-        raise bad_value(flag, f"invalid value for bool option: {text}")
+        raise invalid_value(flag, f"invalid value for bool option: {text}")
     return lowered in _TRUE
 
 
@@ -170,13 +170,13 @@ def _size(flag: Flag, text: str) -> int:
 
 
 def _integer(flag: Flag, text: str, limit: int = _INT32) -> int:
-    # The reference takes "8000x" for 8000; a typing error in a port had better be found.
+    # The reference parses with std::stoi, which reads "8000x" as 8000. A mistyped port is an error here instead.
     try:
         number = int(text)
     except ValueError:
-        raise bad_value(flag, f"Invalid option value. Got {text}") from None
+        raise invalid_value(flag, f"Invalid option value. Got {text}") from None
     if not -limit <= number < limit:
-        raise bad_value(flag, f"Provided option value is out of bound. Got {text}")
+        raise invalid_value(flag, f"Provided option value is out of bound. Got {text}")
     _check_bounds(flag, number)
     return number
 
@@ -185,26 +185,26 @@ def _number(flag: Flag, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise bad_value(flag, f"Invalid option value. Got {text}") from None
+        raise invalid_value(flag, f"Invalid option value. Got {text}") from None
     _check_bounds(flag, number)
     return number
 
 
 def _check_bounds(flag: Flag, number: float) -> None:
     if flag.low is not None and number < flag.low:
-        raise bad_value(flag, f"--{flag.name} must be at least {flag.low:g}. Got {number:g}")
+        raise invalid_value(flag, f"--{flag.name} must be at least {flag.low:g}. Got {number:g}")
     if flag.high is not None and number > flag.high:
-        raise bad_value(flag, f"--{flag.name} must be at most {flag.high:g}. Got {number:g}")
+        raise invalid_value(flag, f"--{flag.name} must be at most {flag.high:g}. Got {number:g}")
 
 
 def _text(flag: Flag, text: str) -> str:
     if flag.choices and text not in flag.choices:
         detail = flag.bad_choice or f"invalid argument for --{flag.name}"
-        raise bad_value(flag, f"{detail}: {text!r} is none of {', '.join(flag.choices)}")
+        raise invalid_value(flag, f"{detail}: {text!r} is none of {', '.join(flag.choices)}")
     return text
 
 
-_CONVERTERS: dict[Kind, Callable[[Flag, str], Value]] = {
+_PARSERS: dict[Kind, Callable[[Flag, str], Value]] = {
     Kind.NOTHING: _nothing,
     Kind.STRING: _text,
     Kind.INTEGER: _integer,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from naiad.config.server.given import GivenFlags
+from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["MetricsOptions", "metrics_warnings", "parse_metrics_options"]
+__all__ = ["MetricsConfig", "metrics_warnings", "parse_metrics_config"]
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _SWITCHES = ("counter_latencies", "summary_latencies", "histogram_latencies")
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """Which metrics there are of how long requests take.
+class MetricsConfig:
+    """Which latency metrics the server exports.
 
     Attributes:
-        counters: Sums of durations.
-        summaries: Quantiles of durations over the last minute.
-        histograms: How long decoupled models took to their first responses.
-        quantiles: Which quantiles.
+        counters: Export sums of durations.
+        summaries: Export quantiles of durations over the last minute.
+        histograms: Export the time to the first response of decoupled models.
+        quantiles: The quantiles of the summaries.
     """
 
     counters: bool = True
@@ -29,14 +29,14 @@ class MetricsOptions:
     quantiles: tuple[float, ...] = _QUANTILES
 
 
-def parse_metrics_options(given: GivenFlags) -> MetricsOptions:
-    """Read all `--metrics-config`.
+def parse_metrics_config(values: FlagValues, _flag: str) -> MetricsConfig:
+    """The settings of all `--metrics-config`.
 
     Raises:
-        UsageError: If one is no setting at all.
+        UsageError: If one is not of the form `<setting>=<value>`.
     """
-    settings = _settings(given)
-    return MetricsOptions(
+    settings = _settings(values)
+    return MetricsConfig(
         counters=settings.get("counter_latencies") != "false",
         summaries=settings.get("summary_latencies") == "true",
         histograms=settings.get("histogram_latencies") == "true",
@@ -44,10 +44,10 @@ def parse_metrics_options(given: GivenFlags) -> MetricsOptions:
     )
 
 
-def metrics_warnings(given: GivenFlags) -> tuple[str, ...]:
-    """A sentence for each setting that says nothing, which the reference takes in silence."""
+def metrics_warnings(values: FlagValues) -> tuple[str, ...]:
+    """A sentence for each setting that is unknown or has an invalid value; the reference ignores them silently."""
     warnings = []
-    for name, value in _settings(given).items():
+    for name, value in _settings(values).items():
         if name == "summary_quantiles":
             warnings += _quantiles(value)[1]
         elif name not in _SWITCHES:
@@ -58,20 +58,20 @@ def metrics_warnings(given: GivenFlags) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _settings(given: GivenFlags) -> dict[str, str]:
+def _settings(values: FlagValues) -> dict[str, str]:
     settings = {}
-    for text in given.texts("metrics-config"):
+    for text in values.texts("metrics-config"):
         name, _, value = text.partition("=")
         if not name or not value:
-            raise given.bad("metrics-config", f"--metrics-config option format is <setting>=<value>. Got {text}")
+            raise values.invalid("metrics-config", f"--metrics-config option format is <setting>=<value>. Got {text}")
         settings[name] = value
     return settings
 
 
 def _quantiles(text: str) -> tuple[tuple[float, ...], list[str]]:
-    """The quantiles of pairs `<quantile>:<error>`, and what is wrong with the others.
+    """The quantiles of pairs `<quantile>:<error>`, and a sentence for each invalid pair.
 
-    The errors are read and dropped: every quantile here is exact to less than one percent of its value.
+    The errors are checked and then ignored: every quantile here is exact to less than one percent of its value.
     """
     found: list[float] = []
     problems = []

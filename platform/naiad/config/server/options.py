@@ -1,248 +1,641 @@
-"""The server's options: every flag parsed once into a frozen value.
+"""Every option of the server, declared once: flag, type, default, help text, bounds, and the field that holds it.
 
-What each flag means, and whether it has an effect, stands in `flags`. Here the rest is decided: defaults that depend
-on the machine, and which flags exclude each other.
+To add an option, add one field to a group below and use it. The groups are in the order of the usage; values that need
+more than a conversion are parsed by the functions of the modules imported here.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping, Sequence
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import naiad
+from naiad.config.server.access import (
+    Restrictions,
+    TlsFiles,
+    parse_pattern,
+    parse_restrictions,
+    parse_tls,
+    read_api_keys,
+)
 from naiad.config.server.backend_settings import (
     BackendConfigs,
     PythonSettings,
-    effective_settings,
+    backend_directories,
     parse_backend_configs,
+    parse_python_settings,
 )
 from naiad.config.server.cache_options import parse_cache_size
-from naiad.config.server.flag import Flag, UsageError
-from naiad.config.server.flags import SERVER_FLAGS
-from naiad.config.server.getopt import split
-from naiad.config.server.given import GivenFlags
-from naiad.config.server.metrics_options import metrics_warnings, parse_metrics_options
-from naiad.config.server.openai_options import parse_openai_options
-from naiad.config.server.option_checks import check_exclusions, check_options
-from naiad.config.server.option_warnings import option_warnings
-from naiad.config.server.prewarm import parse_prewarm
-from naiad.config.server.rate_options import parse_resource_limits
-from naiad.config.server.restrictions import parse_pattern, parse_restrictions
-from naiad.config.server.server_options import LogFormat, ModelControlMode, ServerOptions
-from naiad.config.server.store_place import StorePlace, find_store
-from naiad.config.server.tls import parse_tls
-from naiad.config.server.trace_options import parse_trace_options, trace_warnings
-from naiad.errors import OptionError
+from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
+from naiad.config.server.option_group import combined, flags_of, option
+from naiad.config.server.prewarm import PrewarmOption, parse_prewarm
+from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
+from naiad.config.server.store_location import StoreLocation, find_store
+from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 
-__all__ = [
-    "LogFormat",
-    "ModelControlMode",
-    "ServerOptions",
-    "UsageError",
-    "environment_store",
-    "options_from",
-    "parse_options",
-    "shipped_backends",
-]
+__all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
 
-DEFAULT_BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
+_NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
+    Kind.NOTHING,
+    Kind.STRING,
+    Kind.INTEGER,
+    Kind.SIZE,
+    Kind.NUMBER,
+    Kind.BOOLEAN,
+    Kind.SETTING,
+    Kind.NAMED_SETTING,
+)
 
-
-def parse_options(
-    arguments: Sequence[str], *, environ: Mapping[str, str] | None = None, program: str = "tritonserver"
-) -> ServerOptions:
-    """Parse a server's command line, without the program's name.
-
-    Raises:
-        UsageError: If it cannot be understood.
-        OptionError: If it asks for what cannot be, or what this version does not do.
-    """
-    found, others = split(arguments, SERVER_FLAGS, program)
-    if others:
-        raise UsageError(f"Unexpected argument: {others[0]}")
-    return options_from(found, environ=os.environ if environ is None else environ)
+_NO_GPU = NoEffect("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
+_ONE_LOOP = NoEffect("one event loop serves all connections: there are no such threads or pools to size")
+_NATIVE = NoEffect("naiad runs Python backends only, and this names a directory of native libraries")
+_ON_DEMAND = NoEffect("metrics are measured when they are asked for")
+_NO_SAGEMAKER = NoEffect("it matters only with --allow-sagemaker=true, which this version refuses")
+_NO_VERTEX = NoEffect("it matters only with --allow-vertex-ai=true, which this version refuses")
 
 
-def options_from(found: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str]) -> ServerOptions:
-    """The options that some flags with their texts stand for.
-
-    Raises:
-        UsageError: If a value is not one of its flag.
-        OptionError: If flags exclude each other, or ask for what this version does not do.
-    """
-    given = GivenFlags(found)
-    check_exclusions(given)
-    options = _build(given, environ)
-    check_options(options)
-    return options
+def _is_off(text: str) -> bool:
+    return text.lower() in {"", "false", "off", "0"}
 
 
-def _build(given: GivenFlags, environ: Mapping[str, str]) -> ServerOptions:
-    configs, store = _backend_configs(given), find_store(given.text("env-store"), environ)
-    http_address = given.text("http-address")
-    return ServerOptions(
-        model_repositories=given.places("model-repository"),
-        model_control_mode=ModelControlMode(given.text("model-control-mode")),
-        load_models=tuple(dict.fromkeys(given.texts("load-model"))),
-        repository_poll_secs=given.number("repository-poll-secs"),
-        model_namespacing=given.switch("model-namespacing"),
-        model_config_name=given.text("model-config-name"),
-        model_load_thread_count=given.number("model-load-thread-count"),
-        model_load_retry_count=given.number("model-load-retry-count"),
-        server_id=given.text("id"),
-        exit_on_error=given.switch("exit-on-error"),
-        exit_timeout_secs=given.number("exit-timeout-secs"),
-        strict_readiness=given.switch("strict-readiness"),
-        auto_complete=not (given.switch("disable-auto-complete-config") or given.switch("strict-model-config")),
-        allow_http=given.switch("allow-http"),
-        http_address=http_address,
-        http_port=given.number("http-port"),
-        reuse_http_port=given.switch("reuse-http-port"),
-        http_max_input_size=given.number("http-max-input-size"),
-        ui=given.switch("ui"),
-        max_header_bytes=given.number("max-header-bytes"),
-        allow_grpc=given.switch("allow-grpc"),
-        grpc_address=given.text("grpc-address"),
-        grpc_port=given.number("grpc-port"),
-        reuse_grpc_port=given.switch("reuse-grpc-port"),
-        grpc_infer_response_compression_level=given.text("grpc-infer-response-compression-level"),
-        grpc_keepalive_time=given.number("grpc-keepalive-time"),
-        grpc_keepalive_timeout=given.number("grpc-keepalive-timeout"),
-        grpc_keepalive_permit_without_calls=given.switch("grpc-keepalive-permit-without-calls"),
-        grpc_http2_max_pings_without_data=given.number("grpc-http2-max-pings-without-data"),
-        grpc_http2_min_recv_ping_interval_without_data=given.number("grpc-http2-min-recv-ping-interval-without-data"),
-        grpc_http2_max_ping_strikes=given.number("grpc-http2-max-ping-strikes"),
-        grpc_max_connection_age=given.number("grpc-max-connection-age"),
-        grpc_max_connection_age_grace=given.number("grpc-max-connection-age-grace"),
-        **_access(given),
-        allow_client_shm=given.switch("allow-client-shm"),
-        resource_limits=parse_resource_limits(given),
-        response_cache_size=parse_cache_size(given),
-        trace=parse_trace_options(given, environ),
-        openai=parse_openai_options(given, environ),
-        **_metrics(given, http_address),
-        **_log(given),
-        backend_directories=_backend_directories(given),
-        backend_configs=configs,
-        python_settings=_python_settings(given, configs),
-        **_environments(given, store),
-        prewarm=parse_prewarm(given.text("prewarm")),
-        busy_poll_us=given.number("busy-poll-us"),
-        stub_restart_limit=given.number("stub-restart-limit"),
-        stub_restart_window_secs=given.number("stub-restart-window-secs"),
-        given=given.as_written(),
-        notices=given.notices(),
-        warnings=_warnings(given, environ, store),
+def _missing(feature: str) -> Unsupported:
+    return Unsupported(f"{feature} not implemented in this version of naiad", _is_off)
+
+
+class ModelControlMode(enum.Enum):
+    """What decides which models are loaded."""
+
+    NONE = "none"
+    POLL = "poll"
+    EXPLICIT = "explicit"
+
+
+class LogFormat(enum.Enum):
+    """Format of a log line's time stamp."""
+
+    DEFAULT = "default"
+    ISO8601 = "ISO8601"
+
+
+def _member_of(kind: type[enum.Enum]) -> Callable[[FlagValues, str], enum.Enum]:
+    return lambda values, name: kind(values.text(name))
+
+
+def _unique_texts(values: FlagValues, name: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values.texts(name)))
+
+
+def _is_auto_completing(values: FlagValues, name: str) -> bool:
+    return not (values.switch(name) or values.switch("strict-model-config"))
+
+
+def _address_or_http(values: FlagValues, name: str) -> str:
+    return values.text(name) or values.text("http-address")
+
+
+def _comma_separated(values: FlagValues, name: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, values.text(name).split(","))))
+
+
+def _absolute_paths(values: FlagValues, name: str) -> tuple[Path, ...]:
+    return tuple(path.absolute() for path in values.paths(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralOptions:
+    """The server as a whole."""
+
+    help: ClassVar[Flag] = Flag("help", _NONE, "", "Print this and exit; also -h.")
+    server_id: str = option("id", _TEXT, "triton", "Name of this server in /v2.")
+    exit_timeout_secs: int = option(
+        "exit-timeout-secs", _INT, "30", "How long an ending server waits for requests in flight.", low=0
+    )
+    exit_on_error: bool = option(
+        "exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."
+    )
+    strict_readiness: bool = option("strict-readiness", _BOOL, "true", "Be ready only if every model is.")
+    allow_client_shm: bool = option(
+        "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
     )
 
 
-def _warnings(given: GivenFlags, environ: Mapping[str, str], store: StorePlace) -> tuple[str, ...]:
-    """What is to be said about the options before anything starts."""
-    return (
-        *given.warnings(),
-        *trace_warnings(given),
-        *metrics_warnings(given),
-        *option_warnings(given),
-        *([store.warning] if store.warning else []),
-        *_platform_warnings(environ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The server's log at its start."""
+
+    verbosity: int = option("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 is none.", low=0)
+    info: bool = option("log-info", _BOOL, "true", "Log what happens.")
+    warning: bool = option("log-warning", _BOOL, "true", "Log warnings.")
+    error: bool = option("log-error", _BOOL, "true", "Log errors.")
+    format: LogFormat = option(
+        "log-format",
+        _TEXT,
+        "default",
+        "Time stamps: MMDD hh:mm:ss.ssssss or ISO.",
+        choices=("default", "ISO8601"),
+        read=_member_of(LogFormat),
+    )
+    file: Path | None = option(
+        "log-file", _TEXT, "", "Append the log to this file instead of stderr.", read=FlagValues.path
     )
 
 
-def _metrics(given: GivenFlags, http_address: str) -> dict[str, Any]:
-    """Fields about metrics."""
-    return {
-        "allow_metrics": given.switch("allow-metrics"),
-        "metrics_address": given.text("metrics-address") or http_address,
-        "metrics_port": given.number("metrics-port"),
-        "metrics": parse_metrics_options(given),
-        "allow_cpu_metrics": given.switch("allow-cpu-metrics"),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model repositories, and which of their models are loaded."""
+
+    store: ClassVar[Flag] = Flag(
+        "model-store", _TEXT, "", "The same as --model-repository.", repeatable=True, same_as="model-repository"
+    )
+    # Paths of directories; a URI is text.
+    repositories: tuple[Path | str, ...] = option(
+        "model-repository",
+        _TEXT,
+        "",
+        "Directory or URI of models; repeat it to serve several.",
+        repeatable=True,
+        read=FlagValues.locations,
+    )
+    # The command line replaces it by the flags in the bundle before it reads the options.
+    bundle: ClassVar[Flag] = Flag(
+        "bundle", _TEXT, "", "Start what `naiad bundle` made, with its models and flags.", own=True
+    )
+    auto_complete: bool = option(
+        "disable-auto-complete-config",
+        _NONE,
+        "",
+        "Take config.pbtxt as it is; models complete nothing.",
+        read=_is_auto_completing,
+    )
+    control_mode: ModelControlMode = option(
+        "model-control-mode",
+        _TEXT,
+        "none",
+        "none: all, once; poll: all, and changes; explicit: on request.",
+        choices=("none", "poll", "explicit"),
+        read=_member_of(ModelControlMode),
+    )
+    # `("*",)` is all models.
+    startup_models: tuple[str, ...] = option(
+        "load-model",
+        _TEXT,
+        "",
+        "Load this at the start of explicit mode; '*' alone: all.",
+        repeatable=True,
+        read=_unique_texts,
+    )
+    poll_secs: int = option(
+        "repository-poll-secs", _INT, "15", "Seconds between looks in poll mode; 0: an hour.", low=0
+    )
+    config_name: str = option(
+        "model-config-name",
+        _TEXT,
+        "",
+        "Prefer configs/<name>.pbtxt in the directory of each model.",
+        read=FlagValues.text,
+    )
+    load_thread_count: int = option(
+        "model-load-thread-count", _INT, "4", "How many models are loaded at a time.", low=1
+    )
+    load_retry_count: int = option(
+        "model-load-retry-count", _INT, "0", "How often a failed load is tried again.", low=0
+    )
+    is_namespaced: bool = option("model-namespacing", _BOOL, "false", "Make each repository a namespace of names.")
 
 
-def _access(given: GivenFlags) -> dict[str, Any]:
-    """Fields about who may reach what, and how."""
-    return {
-        "http_restrictions": parse_restrictions(given, "http-restricted-api"),
-        "http_forward": parse_pattern(given, "http-header-forward-pattern"),
-        "http_tls": parse_tls(given, "http"),
-        "grpc_restrictions": parse_restrictions(given, "grpc-restricted-protocol"),
-        "grpc_forward": parse_pattern(given, "grpc-header-forward-pattern"),
-        "grpc_tls": parse_tls(given, "grpc"),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """The HTTP service."""
+
+    is_enabled: bool = option("allow-http", _BOOL, "true", "Serve HTTP.")
+    address: str = option("http-address", _TEXT, "0.0.0.0", "Address to listen on.")  # noqa: S104 - Triton's default
+    port: int = option("http-port", _INT, "8000", "Port to listen on.", low=0, high=65535)
+    reuse_port: bool = option("reuse-http-port", _BOOL, "false", "Share the port with other servers.")
+    forward_pattern: re.Pattern[str] | None = option(
+        "http-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", read=parse_pattern
+    )
+    thread_count: ClassVar[Flag] = Flag(
+        "http-thread-count", _INT, "8", "Threads of the service.", low=1, support=_ONE_LOOP
+    )
+    max_input_size: int = option("http-max-input-size", _SIZE, "67108864", "Largest body of a request.", low=1)
+    restrictions: Restrictions = option(
+        "http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
+    )
+    tls: TlsFiles | None = combined(
+        partial(parse_tls, service="http"),
+        Flag("http-use-ssl", _BOOL, "false", "Use TLS.", own=True),
+        Flag("http-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients.", own=True),
+        Flag("http-server-cert", _TEXT, "", "File of the server's certificate.", own=True),
+        Flag("http-server-key", _TEXT, "", "File of the server's key.", own=True),
+        Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
+    )
+    ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
+    max_header_bytes: int = option("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True)
 
 
-def _log(given: GivenFlags) -> dict[str, Any]:
-    """Fields about the log."""
-    return {
-        "log_verbose": given.number("log-verbose"),
-        "log_info": given.switch("log-info"),
-        "log_warning": given.switch("log-warning"),
-        "log_error": given.switch("log-error"),
-        "log_format": LogFormat(given.text("log-format")),
-        "log_file": Path(given.text("log-file")) if given.text("log-file") else None,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcOptions:
+    """The gRPC service. Times are in milliseconds, as in its flags."""
+
+    is_enabled: bool = option("allow-grpc", _BOOL, "true", "Serve gRPC.")
+    address: str = option("grpc-address", _TEXT, "0.0.0.0", "Address to listen on.")  # noqa: S104 - Triton's default
+    port: int = option("grpc-port", _INT, "8001", "Port to listen on.", low=0, high=65535)
+    reuse_port: bool = option("reuse-grpc-port", _BOOL, "false", "Share the port with other servers.")
+    forward_pattern: re.Pattern[str] | None = option(
+        "grpc-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", read=parse_pattern
+    )
+    thread_count: ClassVar[Flag] = Flag(
+        "grpc-infer-thread-count", _INT, "2", "Threads of the service.", low=2, high=128, support=_ONE_LOOP
+    )
+    allocation_pool_size: ClassVar[Flag] = Flag(
+        "grpc-infer-allocation-pool-size", _INT, "8", "Request objects kept.", support=_ONE_LOOP
+    )
+    response_pool_size: ClassVar[Flag] = Flag(
+        "grpc-max-response-pool-size", _INT, "2147483647", "Response objects kept.", low=1, support=_ONE_LOOP
+    )
+    tls: TlsFiles | None = combined(
+        partial(parse_tls, service="grpc"),
+        Flag("grpc-use-ssl", _BOOL, "false", "Use TLS."),
+        Flag("grpc-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients."),
+        Flag("grpc-server-cert", _TEXT, "", "File of the server's certificate."),
+        Flag("grpc-server-key", _TEXT, "", "File of the server's key."),
+        Flag("grpc-root-cert", _TEXT, "", "File of the root certificate."),
+    )
+    response_compression: str = option(
+        "grpc-infer-response-compression-level",
+        _TEXT,
+        "none",
+        "Compression of responses.",
+        choices=("none", "low", "medium", "high"),
+        bad_choice="invalid argument for --grpc_infer_response_compression_level",
+    )
+    keepalive_time: int = option("grpc-keepalive-time", _INT, "7200000", "Milliseconds of silence before a ping.")
+    keepalive_timeout: int = option(
+        "grpc-keepalive-timeout", _INT, "20000", "Milliseconds to wait for a ping's answer."
+    )
+    keepalive_permit_without_calls: bool = option(
+        "grpc-keepalive-permit-without-calls", _BOOL, "false", "Ping connections without calls, too."
+    )
+    max_pings_without_data: int = option(
+        "grpc-http2-max-pings-without-data", _INT, "2", "Pings in a row without data; 0 is any number."
+    )
+    min_recv_ping_interval: int = option(
+        "grpc-http2-min-recv-ping-interval-without-data",
+        _INT,
+        "300000",
+        "Milliseconds between pings of an idle client.",
+    )
+    max_ping_strikes: int = option(
+        "grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."
+    )
+    max_connection_age: int = option(
+        "grpc-max-connection-age", _INT, "0", "Milliseconds a connection may live; 0 is for ever.", low=0
+    )
+    max_connection_age_grace: int = option(
+        "grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0
+    )
+    restrictions: Restrictions = option(
+        "grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
+    )
 
 
-def _environments(given: GivenFlags, store: StorePlace) -> dict[str, Any]:
-    """Fields about where environments come from, and where they are kept."""
-    return {
-        "env_store": store.path,
-        "env_store_max_bytes": given.number("env-store-max-bytes"),
-        "env_directories": tuple(path.absolute() for path in given.paths("env-directory")),
-        "env_trust": Path(given.text("env-trust")) if given.text("env-trust") else None,
-        "env_require_digest": given.switch("env-require-digest"),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiOptions:
+    """The OpenAI-compatible API; it is served only where `port` is not None."""
+
+    port: int | None = option(
+        "openai-port", _INT, "", "Serve /v1 here; may be --http-port.", low=0, high=65535, own=True
+    )
+    address: str = option(
+        "openai-address",
+        _TEXT,
+        "",
+        "Address to listen on; that of HTTP unless given.",
+        own=True,
+        read=_address_or_http,
+    )
+    api_keys: tuple[str, ...] = option(
+        "openai-api-keys-file",
+        _TEXT,
+        "",
+        "Keys, one a line; also $NAIAD_OPENAI_API_KEYS.",
+        own=True,
+        read=read_api_keys,
+    )
+    allowed_origins: tuple[str, ...] = option(
+        "openai-allowed-origins",
+        _TEXT,
+        "",
+        "Origins of pages that may ask, by commas; * is any.",
+        own=True,
+        read=_comma_separated,
+    )
+    default_max_tokens: int | None = option(
+        "openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True
+    )
+    chat_template: Path | None = option(
+        "openai-chat-template",
+        _TEXT,
+        "",
+        "Jinja template for models without an input messages.",
+        own=True,
+        read=FlagValues.path,
+    )
+    lora_separator: str = option(
+        "openai-lora-separator",
+        _TEXT,
+        "",
+        "What divides model from adapter in names.",
+        own=True,
+        read=FlagValues.text,
+    )
 
 
-def _backend_configs(given: GivenFlags) -> BackendConfigs:
-    try:
-        return parse_backend_configs(given.texts("backend-config"))
-    except OptionError as error:
-        raise given.bad("backend-config", error.message) from None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsOptions:
+    """The metrics service, and what it measures."""
+
+    is_enabled: bool = option("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus.")
+    address: str = option(
+        "metrics-address", _TEXT, "", "Address to listen on; that of HTTP unless given.", read=_address_or_http
+    )
+    port: int = option("metrics-port", _INT, "8002", "Port to listen on.", low=0, high=65535)
+    interval: ClassVar[Flag] = Flag(
+        "metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements.", support=_ON_DEMAND
+    )
+    with_cpu: bool = option("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory.")
+    with_gpu: ClassVar[Flag] = Flag(
+        "allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", support=NoEffect("naiad measures no GPUs")
+    )
+    config: MetricsConfig = option(
+        "metrics-config",
+        _SETTING,
+        "",
+        "<setting>=<value>; see the page of metrics.",
+        repeatable=True,
+        read=parse_metrics_config,
+    )
 
 
-def _python_settings(given: GivenFlags, configs: BackendConfigs) -> PythonSettings:
-    try:
-        return PythonSettings.parse(effective_settings(configs, "python"))
-    except OptionError as error:
-        raise given.bad("backend-config", error.message) from None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """The response cache."""
+
+    # In bytes; 0 for no cache.
+    size: int = option(
+        "cache-config",
+        _NAMED,
+        "",
+        "local,size=<bytes>: keep models' responses.",
+        repeatable=True,
+        read=parse_cache_size,
+    )
+    directory: ClassVar[Flag] = Flag("cache-directory", _TEXT, "", "Where caches are found.", support=_NATIVE)
 
 
-def _backend_directories(given: GivenFlags) -> tuple[Path, ...]:
-    named = given.paths("backend-directory")
-    if not named and DEFAULT_BACKEND_DIRECTORY.is_dir():
-        named = (DEFAULT_BACKEND_DIRECTORY,)
-    return tuple(dict.fromkeys((*named, shipped_backends())))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimitOptions:
+    """The rate limiter."""
 
-
-def shipped_backends() -> Path:
-    """The backends that ship with naiad: beside `platform/` in a checkout, inside the package in a wheel."""
-    package = Path(naiad.__file__).resolve().parent
-    checkout = package.parent.with_name("backends")
-    return checkout if package.parent.name == "platform" and checkout.is_dir() else package / "_backends"
-
-
-def environment_store(named: str, environ: Mapping[str, str]) -> Path:
-    """As `find_store`, for programs that have no log: what is to be said about it goes to the standard error.
-
-    Raises:
-        OptionError: As it does.
-    """
-    place = find_store(named, environ)
-    if place.warning:
-        sys.stderr.write(f"warning: {place.warning}\n")
-    return place.path
-
-
-def _platform_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    if environ.get("AIP_MODE") != "PREDICTION":
-        return ()
-    return (
-        (
-            "AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented in this version of naiad: "
-            "HTTP and gRPC are served as the flags say"
+    # None where it is off.
+    resources: tuple[ResourceLimit, ...] | None = combined(
+        parse_resource_limits,
+        Flag(
+            "rate-limit",
+            _TEXT,
+            "off",
+            "execution_count: instances share the resources their groups name.",
+            choices=("off", "execution_count"),
+        ),
+        Flag(
+            "rate-limit-resource",
+            _TEXT,
+            "",
+            "<name>:<count>[:<device>]; else the most an instance needs.",
+            repeatable=True,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """Tracing at the server's start; clients can change it."""
+
+    config: TraceConfig = option(
+        "trace-config",
+        _NAMED,
+        "",
+        "What is traced, and where to (level, mode, triton,file, opentelemetry,url).",
+        repeatable=True,
+        read=parse_trace_config,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendOptions:
+    """Where backends are found, and their settings."""
+
+    # In search order; the backends that ship with naiad are last.
+    directories: tuple[Path, ...] = option(
+        "backend-directory",
+        _TEXT,
+        "",
+        "Directory of backends; repeat it to search several.",
+        repeatable=True,
+        read=backend_directories,
+    )
+    configs: BackendConfigs = option(
+        "backend-config",
+        _NAMED,
+        "",
+        "A backend's setting; all backends' without name.",
+        repeatable=True,
+        read=parse_backend_configs,
+    )
+    # Also from --backend-config: the settings of backend `python`, converted and checked.
+    python: PythonSettings = combined(parse_python_settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentOptions:
+    """Where the models' execution environments come from, and where they are unpacked."""
+
+    store_location: StoreLocation = option(
+        "env-store",
+        _TEXT,
+        "",
+        "Where environments are unpacked; else $NAIAD_STORE, else the cache.",
+        own=True,
+        read=lambda values, name: find_store(values.text(name), values.environ),
+    )
+    # 0 for no limit.
+    store_max_bytes: int = option(
+        "env-store-max-bytes", _SIZE, "0", "Size above which what nobody uses goes; 0: any.", low=0, own=True
+    )
+    directories: tuple[Path, ...] = option(
+        "env-directory",
+        _TEXT,
+        "",
+        "Directory of env://NAME; repeatable.",
+        repeatable=True,
+        own=True,
+        read=_absolute_paths,
+    )
+    trusted_keys: Path | None = option(
+        "env-trust",
+        _TEXT,
+        "",
+        "File of public keys; environments need a signature by one.",
+        own=True,
+        read=FlagValues.path,
+    )
+    require_digest: bool = option(
+        "env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True
+    )
+
+    @property
+    def store(self) -> Path:
+        """The directory in which environments are unpacked."""
+        return self.store_location.path
+
+    @property
+    def guest_directory(self) -> Path:
+        """The directory in which the default guest is laid out, beside the environments."""
+        return self.store / "guests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestOptions:
+    """How guest processes are started, polled and restarted."""
+
+    prewarm: PrewarmOption = option(
+        "prewarm",
+        _TEXT,
+        "false",
+        "Models whose imports are done once: true (all), or names by commas.",
+        own=True,
+        read=lambda values, name: parse_prewarm(values.text(name)),
+    )
+    # -1: the server decides by the number of cores.
+    busy_poll_us: int = option(
+        "busy-poll-us",
+        _INT,
+        "-1",
+        "Poll while messages follow within so many us; 0: never, -1: as fits.",
+        low=-1,
+        own=True,
+    )
+    restart_limit: int = option(
+        "stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True
+    )
+    restart_window_secs: int = option(
+        "stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What the server was asked to do.
+
+    Attributes:
+        command_line: The flags as given, in order, for the log.
+        notices: A sentence for each flag given that has no effect, to be logged.
+        warnings: A sentence for each flag given that is deprecated or probably a mistake, to be logged.
+    """
+
+    general: GeneralOptions
+    log: LogOptions
+    models: ModelOptions
+    http: HttpOptions
+    grpc: GrpcOptions
+    openai: OpenAiOptions
+    metrics: MetricsOptions
+    cache: CacheOptions
+    rate_limit: RateLimitOptions
+    trace: TraceOptions
+    backends: BackendOptions
+    environments: EnvironmentOptions
+    guests: GuestOptions
+    command_line: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def openai_shares_http(self) -> bool:
+        """Whether the OpenAI API is served by the HTTP service."""
+        http, openai = self.http, self.openai
+        return http.is_enabled and (openai.address, openai.port) == (http.address, http.port)
+
+
+_UNSUPPORTED = (
+    Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", support=_NATIVE),
+    Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", support=_missing("SageMaker's API is")),
+    Flag("sagemaker-port", _INT, "8080", "Its port.", support=_NO_SAGEMAKER),
+    Flag("sagemaker-safe-port-range", _TEXT, "", "Ports others may use.", support=_NO_SAGEMAKER),
+    Flag("sagemaker-thread-count", _INT, "8", "Its threads.", support=_NO_SAGEMAKER),
+    Flag("allow-vertex-ai", _BOOL, "false", "Serve Vertex AI.", support=_missing("the API of Vertex AI is")),
+    Flag("vertex-ai-port", _INT, "8080", "Its port.", support=_NO_VERTEX),
+    Flag("vertex-ai-thread-count", _INT, "8", "Its threads.", support=_NO_VERTEX),
+    Flag("vertex-ai-default-model", _TEXT, "", "Its model.", support=_NO_VERTEX),
+    Flag("enable-peer-access", _BOOL, "true", "Direct access between GPUs.", support=_NO_GPU),
+    Flag("pinned-memory-pool-byte-size", _SIZE, "268435456", "Pinned memory.", support=_NO_GPU),
+    Flag("cuda-memory-pool-byte-size", _TEXT, "", "Memory of a GPU.", repeatable=True, support=_NO_GPU),
+    Flag("cuda-virtual-address-size", _TEXT, "", "Address space of a GPU.", repeatable=True, support=_NO_GPU),
+    Flag("min-supported-compute-capability", _FLOAT, "6.0", "Oldest GPU.", support=_NO_GPU),
+    Flag("model-load-gpu-limit", _TEXT, "", "Share of a GPU's memory.", repeatable=True, support=_NO_GPU),
+    Flag("buffer-manager-thread-count", _INT, "0", "Threads that copy tensors.", support=_ONE_LOOP),
+    Flag(
+        "host-policy",
+        _NAMED,
+        "",
+        "Processors and memory of instances.",
+        repeatable=True,
+        support=NoEffect("instances run where the system puts them; start the server under taskset or numactl"),
+    ),
+)
+
+# They set no field of their own: the parsers of the flags that replace them read them, too.
+_DEPRECATED = (
+    Flag(
+        "strict-model-config",
+        _BOOL,
+        "",
+        "True: --disable-auto-complete-config.",
+        deprecated="--disable-auto-complete-config",
+    ),
+    Flag(
+        "response-cache-byte-size",
+        _SIZE,
+        "",
+        "The same as --cache-config=local,size=<bytes>.",
+        deprecated="--cache-config=local,size=<bytes>",
+    ),
+    Flag("trace-file", _TEXT, "", "File of traces.", deprecated="--trace-config"),
+    Flag("trace-level", _TEXT, "", "What is traced.", repeatable=True, deprecated="--trace-config"),
+    Flag("trace-rate", _INT, "", "One request of how many.", deprecated="--trace-config"),
+    Flag("trace-count", _INT, "", "How many traces.", deprecated="--trace-config"),
+    Flag("trace-log-frequency", _INT, "", "Traces in a file.", deprecated="--trace-config"),
+)
+
+SERVER_FLAGS: tuple[Flag, ...] = (
+    *flags_of("Server", GeneralOptions),
+    *flags_of("Logging", LogOptions),
+    *flags_of("Model repository", ModelOptions),
+    *flags_of("HTTP", HttpOptions),
+    *flags_of("gRPC", GrpcOptions),
+    *flags_of("OpenAI's API", OpenAiOptions),
+    *flags_of("Metrics", MetricsOptions),
+    *flags_of("Response cache", CacheOptions),
+    *flags_of("Rate limiter", RateLimitOptions),
+    *flags_of("Traces", TraceOptions),
+    *flags_of("Backends and environments", BackendOptions, EnvironmentOptions, GuestOptions),
+    *flags_of("Not in this version (refused where it would matter, else without effect)", _UNSUPPORTED),
+    *flags_of("Deprecated", _DEPRECATED),
+)
+"""All flags in the order of the usage."""

@@ -1,4 +1,7 @@
-"""`--prewarm` and a model's parameter PREWARM: for which models imports are done once, and which imports."""
+"""`--prewarm` and a model's parameter PREWARM: which modules are imported once for all instances of a model.
+
+A prewarmed model has a fork server that imports these modules; its instances are forked from it and start faster.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from naiad.errors import ConfigError
 __all__ = ["PARAMETER", "PrewarmOption", "modules_to_prewarm", "parse_prewarm"]
 
 PARAMETER = "PREWARM"
-_USUAL = "numpy"
+_DEFAULT_MODULE = "numpy"
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True, slots=True)
 class PrewarmOption:
-    """The server's word on models that say nothing themselves.
+    """Which models without a parameter PREWARM are prewarmed.
 
     Attributes:
-        every: Whether all of them are prewarmed.
-        models: Else those of these names.
+        every: Whether all of them are.
+        models: Otherwise, the names of those that are.
     """
 
     every: bool = False
@@ -28,28 +31,28 @@ class PrewarmOption:
 
 
 def parse_prewarm(text: str) -> PrewarmOption:
-    """Read `--prewarm`: `true`, `false`, or names of models separated by commas."""
+    """The value of `--prewarm`: `true`, `false`, or model names separated by commas."""
     if text.strip().lower() in {"true", "false", ""}:
         return PrewarmOption(every=text.strip().lower() == "true")
     return PrewarmOption(models=frozenset(name.strip() for name in text.split(",") if name.strip()))
 
 
 def modules_to_prewarm(model: str, parameter: str, option: PrewarmOption) -> tuple[str, ...]:
-    """What to import once for all instances of a model; nothing where each of them is to start by itself.
+    """The modules to import once for all instances of a model; empty where the model is not prewarmed.
 
     Args:
-        model: Its name.
-        parameter: Its parameter PREWARM, "" where it has none: `true`, `false`, or modules separated by commas.
-        option: The server's.
+        model: The model's name.
+        parameter: The model's parameter PREWARM: `true`, `false`, or modules separated by commas; "" without one.
+        option: The server's option, for models without the parameter.
 
     Raises:
-        ConfigError: If the parameter names what cannot be a module.
+        ConfigError: If the parameter contains an invalid module name.
     """
     text = parameter.strip()
     if not text:
-        return (_USUAL,) if option.every or model in option.models else ()
+        return (_DEFAULT_MODULE,) if option.every or model in option.models else ()
     if text.lower() in {"true", "false"}:
-        return (_USUAL,) if text.lower() == "true" else ()
+        return (_DEFAULT_MODULE,) if text.lower() == "true" else ()
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not _MODULE.fullmatch(name):
@@ -57,4 +60,4 @@ def modules_to_prewarm(model: str, parameter: str, option: PrewarmOption) -> tup
                 f"parameter {PARAMETER} of model '{model}' is '{parameter}', in which '{name}' is not a module's name: "
                 'give "true", "false", or modules of its environment separated by commas, such as "numpy,torch"'
             )
-    return tuple(dict.fromkeys((_USUAL, *names)))  # the stub imports it in any case
+    return tuple(dict.fromkeys((_DEFAULT_MODULE, *names)))  # the stub imports numpy in any case

@@ -1,4 +1,4 @@
-"""Sizes and spans of time as people write them: `10GB`, `512MiB`, `30d`, `12h`."""
+"""Sizes and durations with units, as people write them: `10GB`, `512MiB`, `30d`, `12h`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `10GB` is 10,000,000,000, `10GiB` is 10 * 2**30.
+    """The number of bytes: `10GB` is 10,000,000,000, `10GiB` is 10 * 2**30.
 
     Raises:
-        OptionError: If it is no size.
+        OptionError: If the text is not a size.
     """
     return int(_parse(text, _SIZES, "a size such as 10GB, 512MiB or 1000000"))
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds: `30d`, `12h`, `90m`, `2w`; a unit is needed.
+    """The number of seconds of `30d`, `12h`, `90m`, `2w`; a unit is required.
 
     Raises:
-        OptionError: If it is no span of time.
+        OptionError: If the text is not a duration with a unit.
     """
     return _parse(text, _SECONDS, "a span of time such as 30d, 12h, 90m or 2w")
 
 
 def size_text(size: float) -> str:
-    """A size for people, in three digits."""
+    """A size in bytes as text with a unit and about three digits."""
     for unit in ("B", "kB", "MB"):
-        if size < 1000:  # noqa: PLR2004
+        if size < 1000:  # noqa: PLR2004 - the step between SI prefixes
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} GB"

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from naiad.config.server.flag import UsageError
-from naiad.config.server.given import GivenFlags
+from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["LEVELS", "OpenTelemetryOptions", "TraceOptions", "levels_of", "parse_trace_options", "trace_warnings"]
+__all__ = ["LEVELS", "OpenTelemetryConfig", "TraceConfig", "levels_of", "parse_trace_config", "trace_warnings"]
 
 LEVELS = ("TIMESTAMPS", "TENSORS")
-"""What of a request may be traced, in the order in which it is told."""
+"""What can be traced of a request, in the order in which settings list it."""
 
 _OLD_FLAGS = {
     "level": "trace-level",
@@ -32,15 +32,15 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTelemetryOptions:
-    """How traces are exported in the mode `opentelemetry`, under the names the settings have.
+class OpenTelemetryConfig:
+    """How traces are exported in mode `opentelemetry`. Fields are named as the settings.
 
     Attributes:
-        url: Where to; the last one counts, none is the exporter's own default.
-        resource: What is said of this server, each as `<key>=<value>`.
-        bsp_max_queue_size: How many spans may wait to be exported; further ones are dropped.
-        bsp_schedule_delay: Milliseconds after which those that wait are exported.
-        bsp_max_export_batch_size: How many are exported at a time.
+        url: Endpoints; the last one counts. Empty: the exporter's own default.
+        resource: Attributes of this server, each as `<key>=<value>`.
+        bsp_max_queue_size: Most spans that wait for export; further spans are dropped.
+        bsp_schedule_delay: Milliseconds between two exports.
+        bsp_max_export_batch_size: Most spans of one export.
     """
 
     url: tuple[str, ...] = ()
@@ -51,16 +51,16 @@ class OpenTelemetryOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """What is traced, of how many requests, and where to.
+class TraceConfig:
+    """What is traced, of how many requests, and where traces are written.
 
     Attributes:
-        levels: What of a request is traced; nothing is, where this is empty.
-        rate: One request of how many is traced.
-        count: How many requests are traced in all, -1 for any number.
-        log_frequency: How many traces go into a file of their own, 0 for all into one.
-        file: Where to.
-        open_telemetry: Where to, and how, instead; None for files.
+        levels: What is traced of a request; tracing is off where this is empty.
+        rate: One of so many requests is traced.
+        count: Most requests to trace; -1 for no limit.
+        log_frequency: Traces per file; 0 for all in one file.
+        file: Path of the trace file.
+        open_telemetry: Export settings; None to write files.
     """
 
     levels: tuple[str, ...] = ()
@@ -68,71 +68,71 @@ class TraceOptions:
     count: int = -1
     log_frequency: int = 0
     file: str = ""
-    open_telemetry: OpenTelemetryOptions | None = None
+    open_telemetry: OpenTelemetryConfig | None = None
 
     @property
     def mode(self) -> str:
-        """The name of what traces are written by."""
+        """The trace mode by its name in `--trace-config`."""
         return "triton" if self.open_telemetry is None else _OTEL
 
 
 def levels_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The levels among some names, each once and in their order; other names, such as OFF, stand for none."""
+    """The levels among *names*, in the order of `LEVELS`; other names, such as OFF, are ignored."""
     given = frozenset(names)
     return tuple(level for level in LEVELS if level in given)
 
 
-def parse_trace_options(given: GivenFlags, environ: Mapping[str, str]) -> TraceOptions:
-    """Read all flags about traces, and the variables of OpenTelemetry that stand for some.
+def parse_trace_config(values: FlagValues, _flag: str) -> TraceConfig:
+    """The trace settings of `--trace-config`, of the flags it replaces, and of OpenTelemetry's variables.
 
     Raises:
-        UsageError: If a setting is unknown, or has no such value.
+        UsageError: If a setting is unknown or has an invalid value.
     """
-    settings: dict[str, list[str]] = {key: given.texts(flag) for key, flag in _OLD_FLAGS.items() if given.has(flag)}
+    settings: dict[str, list[str]] = {key: values.texts(flag) for key, flag in _OLD_FLAGS.items() if values.has(flag)}
     found: dict[str, list[str]] = {}
-    for text in given.texts("trace-config"):
+    for text in values.texts("trace-config"):
         key, equals, value = text.partition("=")
         if not equals:
-            raise given.bad("trace-config", f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}")
+            raise values.invalid(
+                "trace-config", f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}"
+            )
         if key not in _KNOWN:
-            raise given.bad("trace-config", f"'{key}' is no setting of traces; there are {', '.join(_KNOWN)}")
+            raise values.invalid("trace-config", f"'{key}' is no setting of traces; there are {', '.join(_KNOWN)}")
         found.setdefault(key, []).append(value)
     settings.update(found)
     mode = settings.get("mode", ["triton"])[-1]
     if mode not in {"triton", _OTEL}:
-        raise given.bad("trace-config", f"invalid value for trace mode option: {mode}")
-    return TraceOptions(
-        levels=_levels(given, settings.get("level", ())),
-        rate=_number(given, settings, "rate", 1000, low=0),
-        count=_number(given, settings, "count", -1, low=-1),
-        log_frequency=_number(given, settings, "triton,log-frequency", 0, low=0),
+        raise values.invalid("trace-config", f"invalid value for trace mode option: {mode}")
+    return TraceConfig(
+        levels=_levels(values, settings.get("level", ())),
+        rate=_number(values, settings, "rate", 1000, low=0),
+        count=_number(values, settings, "count", -1, low=-1),
+        log_frequency=_number(values, settings, "triton,log-frequency", 0, low=0),
         file=settings.get("triton,file", [""])[-1],
-        open_telemetry=_open_telemetry(given, settings, environ) if mode == _OTEL else None,
+        open_telemetry=_open_telemetry(values, settings) if mode == _OTEL else None,
     )
 
 
-def _open_telemetry(
-    given: GivenFlags, settings: Mapping[str, list[str]], environ: Mapping[str, str]
-) -> OpenTelemetryOptions:
+def _open_telemetry(values: FlagValues, settings: Mapping[str, list[str]]) -> OpenTelemetryConfig:
     texts = {name: tuple(settings.get(f"{_OTEL},{name}", ())) for name in _OTEL_TEXTS}
-    for name, values in texts.items():
-        if "" in values:
-            raise given.bad("trace-config", f"{_OTEL},{name} is empty")
+    for name, given in texts.items():
+        if "" in given:
+            raise values.invalid("trace-config", f"{_OTEL},{name} is empty")
     for text in texts["resource"]:
         if not text.partition("=")[0] or "=" not in text:
-            raise given.bad("trace-config", f"{_OTEL},resource must be <key>=<value>. Got {text}")
-    variables = {f"{_OTEL},{name}": [environ.get(f"OTEL_{name.upper()}", "")] for name in _OTEL_NUMBERS}
-    named = {**{key: texts for key, texts in variables.items() if texts[0]}, **settings}
+            raise values.invalid("trace-config", f"{_OTEL},resource must be <key>=<value>. Got {text}")
+    variables = {f"{_OTEL},{name}": [values.environ.get(f"OTEL_{name.upper()}", "")] for name in _OTEL_NUMBERS}
+    effective = {**{key: texts for key, texts in variables.items() if texts[0]}, **settings}
     numbers = {
-        name: _number(given, named, f"{_OTEL},{name}", default, low=1) for name, default in _OTEL_NUMBERS.items()
+        name: _number(values, effective, f"{_OTEL},{name}", default, low=1) for name, default in _OTEL_NUMBERS.items()
     }
     if numbers["bsp_max_export_batch_size"] > numbers["bsp_max_queue_size"]:
-        raise given.bad(
+        raise values.invalid(
             "trace-config",
             f"{_OTEL},bsp_max_export_batch_size={numbers['bsp_max_export_batch_size']} is more than "
-            f"bsp_max_queue_size={numbers['bsp_max_queue_size']}: so many spans would never be there",
+            f"bsp_max_queue_size={numbers['bsp_max_queue_size']}: the queue never holds so many spans",
         )
-    return OpenTelemetryOptions(
+    return OpenTelemetryConfig(
         url=texts["url"],
         resource=texts["resource"],
         bsp_max_queue_size=numbers["bsp_max_queue_size"],
@@ -141,32 +141,32 @@ def _open_telemetry(
     )
 
 
-def trace_warnings(given: GivenFlags) -> tuple[str, ...]:
+def trace_warnings(values: FlagValues) -> tuple[str, ...]:
     """A sentence for each old flag that `--trace-config` overrides."""
-    named = {text.partition("=")[0] for text in given.texts("trace-config")}
+    named = {text.partition("=")[0] for text in values.texts("trace-config")}
     return tuple(
         f"Overriding deprecated '--{flag}' in favor of provided {key.rpartition(',')[2]} value in --trace-config!"
         for key, flag in _OLD_FLAGS.items()
-        if key in named and given.has(flag)
+        if key in named and values.has(flag)
     )
 
 
-def _levels(given: GivenFlags, names: Iterable[str]) -> tuple[str, ...]:
+def _levels(values: FlagValues, names: Iterable[str]) -> tuple[str, ...]:
     wanted = [name.upper() for name in names]
     for name in wanted:
         if name not in {"OFF", *LEVELS}:
-            raise given.bad("trace-config", f"invalid value for trace level option: {name}")
+            raise values.invalid("trace-config", f"invalid value for trace level option: {name}")
     return () if "OFF" in wanted else levels_of(wanted)
 
 
-def _number(given: GivenFlags, settings: Mapping[str, list[str]], key: str, default: int, *, low: int) -> int:
+def _number(values: FlagValues, settings: Mapping[str, list[str]], key: str, default: int, *, low: int) -> int:
     if key not in settings:
         return default
     text = settings[key][-1]
     if not _INTEGER.fullmatch(text) or not low <= int(text) < 1 << 31:
-        raise _bad_number(given, key, text, low)
+        raise _bad_number(values, key, text, low)
     return int(text)
 
 
-def _bad_number(given: GivenFlags, key: str, text: str, low: int) -> UsageError:
-    return given.bad("trace-config", f"{key} must be an integer of at least {low}. Got {text}")
+def _bad_number(values: FlagValues, key: str, text: str, low: int) -> UsageError:
+    return values.invalid("trace-config", f"{key} must be an integer of at least {low}. Got {text}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.server.metrics_options import MetricsOptions
+from naiad.config.server.metrics_options import MetricsConfig
 from naiad.engine.statistics.durations import Durations, Histogram
 from naiad.engine.statistics.response_times import ResponseTimes
 from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
@@ -88,7 +88,7 @@ class Statistics:
         self._failures = dict.fromkeys(Reason, 0)
         self._batches: dict[int, _Batches] = {}
 
-    def measure(self, options: MetricsOptions, config: ModelConfig) -> None:
+    def measure(self, options: MetricsConfig, config: ModelConfig) -> None:
         """From now on take in what *options* want of a model."""
         if options.summaries:
             self.durations = Durations(options.quantiles, is_cached=self._is_cached)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from naiad.config.server.store_place import find_store
+from naiad.config.server.store_location import find_store
 from naiad.environments.building.lockfile import read_head
 from naiad.environments.building.recipe import LOCK_FILE, Preference, Recipe
 from naiad.errors import InterpreterNotFoundError, OptionError

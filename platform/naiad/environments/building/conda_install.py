@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from naiad.config.server.store_place import find_store
+from naiad.config.server.store_location import find_store
 from naiad.environments.building.environment_yml import CondaWish
 from naiad.environments.building.recipe import Recipe
 from naiad.errors import ConfigError, ExecutionEnvironmentError

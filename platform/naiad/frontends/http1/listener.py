@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from naiad.config.server.tls import TlsFiles
+from naiad.config.server.access import TlsFiles
 from naiad.errors import OptionError
 from naiad.frontends.http1.connection import BUFFER, Connection, Landing, Limits
 from naiad.frontends.http1.heads import HeadCache

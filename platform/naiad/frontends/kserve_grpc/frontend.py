@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from naiad.config.server.tls import TlsFiles
+from naiad.config.server.access import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.errors import OptionError
 from naiad.frontends.access import Access, HeaderForwarder

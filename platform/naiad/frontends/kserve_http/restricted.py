@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from naiad.config.server.restrictions import Api, Restrictions
+from naiad.config.server.access import Api, Restrictions
 from naiad.frontends.access import is_same
 from naiad.frontends.kserve_http.routes import Endpoint
 

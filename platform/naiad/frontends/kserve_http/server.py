@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from naiad.config.server.tls import TlsFiles
+from naiad.config.server.access import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from naiad.config.server.restrictions import Api, Restrictions
+from naiad.config.server.access import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.access import is_same

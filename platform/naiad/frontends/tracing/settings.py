@@ -1,4 +1,4 @@
-"""Trace settings as clients write them, whichever the protocol: texts to fields of `TraceOptions`.
+"""Trace settings as clients write them, whichever the protocol: texts to fields of `TraceConfig`.
 
 Rules and texts: SRV src/http_server.cc, src/grpc/grpc_server.cc, docs/protocol/extension_trace.md.
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from naiad.config.server.trace_options import OpenTelemetryOptions
+from naiad.config.server.trace_options import OpenTelemetryConfig
 from naiad.errors import Code, NaiadError, OptionError
 from naiad.frontends.tracing.request_trace import Computation, RequestTrace
 from naiad.protocol.inference import InferRequest, InferResponse
@@ -34,7 +34,7 @@ _MOST_WAIT_SECONDS = 3
 class SpanExport:
     """Makes spans and sends them to a collector, many at a time, from a thread of its own."""
 
-    def __init__(self, options: OpenTelemetryOptions) -> None:
+    def __init__(self, options: OpenTelemetryConfig) -> None:
         """Begin to export.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from naiad.config.server.trace_options import OpenTelemetryOptions, TraceOptions
+from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.tracing.files import TraceFile
@@ -28,7 +28,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 class _Setting:
     """One effective setting and what was sampled under it."""
 
-    def __init__(self, options: TraceOptions, file: TraceFile) -> None:
+    def __init__(self, options: TraceConfig, file: TraceFile) -> None:
         self.options = options
         self.left = options.count
         self._file = file
@@ -72,8 +72,8 @@ class Tracer:
         is_on: Whether any request may be traced.
     """
 
-    def __init__(self, options: TraceOptions | None = None) -> None:
-        self._defaults = options or TraceOptions()
+    def __init__(self, options: TraceConfig | None = None) -> None:
+        self._defaults = options or TraceConfig()
         self._file = TraceFile(self._defaults.file)
         self._changes: dict[str, dict[str, Any]] = {"": {}}
         self._settings = {"": _Setting(self._defaults, self._file)}
@@ -136,7 +136,7 @@ class Tracer:
         return found | exporter_settings(options.open_telemetry)
 
     def change(self, model: str, changes: Mapping[str, Any]) -> None:
-        """Set fields of `TraceOptions` for all models (no name) or one; None gives a field back to the general setting.
+        """Set fields of `TraceConfig` for all models (no name) or one; None gives a field back to the general setting.
 
         Raises:
             InvalidRequestError: If nothing could be traced so, though it should be.
@@ -169,15 +169,15 @@ class Tracer:
             self._export.close()
 
     @staticmethod
-    def _warn_of_tensors(options: TraceOptions) -> None:
+    def _warn_of_tensors(options: TraceConfig) -> None:
         if options.open_telemetry is not None and "TENSORS" in options.levels:
             logger.error("Tensor level tracing is not supported by the mode: opentelemetry")
 
-    def _effective(self, changes: Mapping[str, Mapping[str, Any]], model: str) -> TraceOptions:
+    def _effective(self, changes: Mapping[str, Mapping[str, Any]], model: str) -> TraceConfig:
         return replace(self._defaults, **{**changes[""], **changes[model]})
 
 
-def _check(options: TraceOptions) -> None:
+def _check(options: TraceConfig) -> None:
     reason = ""
     if options.levels and not options.rate:
         reason = "sample rate must be non-zero"
@@ -187,7 +187,7 @@ def _check(options: TraceOptions) -> None:
         raise InvalidRequestError(f"Attempting to set invalid trace setting :{reason}")
 
 
-def exporter_settings(options: OpenTelemetryOptions | None) -> dict[str, str | list[str]]:
+def exporter_settings(options: OpenTelemetryConfig | None) -> dict[str, str | list[str]]:
     """How spans are exported, if they are, as clients see it: what was given more than once is a list."""
     found: dict[str, str | list[str]] = {}
     if options is None:

@@ -1,0 +1,159 @@
+"""Who may connect to a service and what they may call: TLS, restricted APIs, forwarded headers, API keys."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.config.server.flag_values import FlagValues
+from naiad.errors import OptionError
+
+__all__ = [
+    "Api",
+    "Restrictions",
+    "TlsFiles",
+    "header_pattern",
+    "parse_pattern",
+    "parse_restrictions",
+    "parse_tls",
+    "read_api_keys",
+]
+
+_SWITCHED_OFF = re.compile(r"^\(\?([a-zA-Z]*-[a-zA-Z]+)\)(.*)$", re.DOTALL)
+_API_KEYS_VARIABLE = "NAIAD_OPENAI_API_KEYS"
+
+
+class Api(enum.Enum):
+    """A part of the protocols that can be restricted (SRV docs/customization_guide/inference_protocols.md)."""
+
+    HEALTH = "health"
+    METADATA = "metadata"
+    INFERENCE = "inference"
+    SHARED_MEMORY = "shared-memory"
+    MODEL_CONFIG = "model-config"
+    MODEL_REPOSITORY = "model-repository"
+    STATISTICS = "statistics"
+    TRACE = "trace"
+    LOGGING = "logging"
+
+
+Restrictions = dict[Api, tuple[str, str]]
+"""Name and value of the header that each restricted API requires."""
+
+_NAMES = frozenset(api.value for api in Api)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The PEM files of a TLS service.
+
+    Attributes:
+        certificate: The server's certificate, followed by its intermediate certificates.
+        key: The server's private key.
+        root: Root certificates that client certificates are verified against.
+        is_mutual: Whether clients must present a certificate.
+    """
+
+    certificate: Path
+    key: Path
+    root: Path | None = None
+    is_mutual: bool = False
+
+
+def parse_tls(values: FlagValues, service: str) -> TlsFiles | None:
+    """The TLS files of service `grpc` or `http`; None where the service uses no TLS.
+
+    Raises:
+        UsageError: If a required file is not named.
+    """
+    flag = f"{service}-use-ssl"
+    is_mutual = values.switch(f"{flag}-mutual")
+    if not is_mutual and not values.switch(flag):
+        return None
+    required = ["server-cert", "server-key", *(["root-cert"] if is_mutual else [])]
+    for name in required:
+        if not values.text(f"{service}-{name}"):
+            asked = f"{flag}-mutual" if is_mutual else flag
+            raise values.invalid(asked, f"--{asked} needs --{service}-{name}, the file of it in PEM format")
+    return TlsFiles(
+        certificate=Path(values.text(f"{service}-server-cert")),
+        key=Path(values.text(f"{service}-server-key")),
+        root=values.path(f"{service}-root-cert"),
+        is_mutual=is_mutual,
+    )
+
+
+def parse_restrictions(values: FlagValues, flag: str) -> Restrictions:
+    """The restrictions of a repeatable flag with values `<api>,<api>:<header>=<value>`.
+
+    Raises:
+        UsageError: If a value has another form, or an API is unknown or named twice.
+    """
+    found: Restrictions = {}
+    for text in values.texts(flag):
+        names, colon, rest = text.partition(":")
+        header, equals, value = rest.partition("=")
+        if not (colon and equals and header and value):
+            raise values.invalid(flag, f"--{flag} option format is '<api>,<api>:<header>=<value>'. Got {text}")
+        for name in names.split(","):
+            if name not in _NAMES:
+                raise values.invalid(
+                    flag, f"unknown restricted api '{name}'; there are {', '.join(api.value for api in Api)}"
+                )
+            if Api(name) in found:
+                raise values.invalid(flag, f"restricted api '{name}' can not be specified more than once")
+            found[Api(name)] = (header, value)
+    return found
+
+
+def parse_pattern(values: FlagValues, flag: str) -> re.Pattern[str] | None:
+    """The pattern of the headers that become request parameters; None without the flag.
+
+    Raises:
+        UsageError: If the value is not a regular expression.
+    """
+    text = values.text(flag)
+    if not text:
+        return None
+    try:
+        return header_pattern(text)
+    except re.error as error:
+        raise values.invalid(flag, f"invalid regular expression '{text}': {error}") from None
+
+
+def header_pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern of header names, case-insensitive unless it starts with `(?-i)`.
+
+    Raises:
+        re.error: If the text is not a regular expression.
+    """
+    # RE2, the reference's library, accepts `(?-i)` at the start for the rest of the pattern. Python's `re` accepts it
+    # only for a group, so `(?-i)x` becomes `(?-i:x)`.
+    return re.compile(_SWITCHED_OFF.sub(r"(?\1:\2)", text), re.IGNORECASE)
+
+
+def read_api_keys(values: FlagValues, flag: str) -> tuple[str, ...]:
+    """The keys of which clients of the OpenAI API must send one; empty: no key is required.
+
+    They come from the environment and from the file that *flag* names, not from the command line, which every local
+    user can read in /proc.
+
+    Raises:
+        OptionError: If the file cannot be read or contains no key.
+    """
+    if not values.has("openai-port"):
+        return ()
+    keys = [key.strip() for key in values.environ.get(_API_KEYS_VARIABLE, "").split(",")]
+    path = values.path(flag)
+    if path is not None:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"cannot read the keys of --{flag}={path}: {error}") from None
+        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not found:
+            raise OptionError(f"--{flag}={path} holds no key; write one on each line")
+        keys += found
+    return tuple(dict.fromkeys(key for key in keys if key))

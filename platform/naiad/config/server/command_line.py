@@ -1,0 +1,186 @@
+"""From a command line to `ServerOptions`: conflicts between flags are errors, probable mistakes are warnings.
+
+Each option is declared in `options`; this module has what concerns several of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from naiad.config.server.backend_settings import GLOBAL, KNOWN_SETTINGS
+from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.metrics_options import metrics_warnings
+from naiad.config.server.option_group import read_group
+from naiad.config.server.options import (
+    SERVER_FLAGS,
+    BackendOptions,
+    CacheOptions,
+    EnvironmentOptions,
+    GeneralOptions,
+    GrpcOptions,
+    GuestOptions,
+    HttpOptions,
+    LogOptions,
+    MetricsOptions,
+    ModelControlMode,
+    ModelOptions,
+    OpenAiOptions,
+    RateLimitOptions,
+    ServerOptions,
+    TraceOptions,
+)
+from naiad.config.server.trace_options import trace_warnings
+from naiad.errors import OptionError
+
+__all__ = ["read_options"]
+
+_PYTHON = "python"
+_THERE_ARE = f"there are {', '.join(KNOWN_SETTINGS)}"
+
+
+def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str]) -> ServerOptions:
+    """The options of a server that is started with these flags and their texts.
+
+    Raises:
+        UsageError: If a flag has an invalid value.
+        OptionError: If flags exclude each other, or ask for a feature that this version lacks.
+    """
+    values = FlagValues(given, SERVER_FLAGS, environ)
+    _check_flags(values)
+    environments, backends = read_group(EnvironmentOptions, values), read_group(BackendOptions, values)
+    options = ServerOptions(
+        general=read_group(GeneralOptions, values),
+        log=read_group(LogOptions, values),
+        models=read_group(ModelOptions, values),
+        http=read_group(HttpOptions, values),
+        grpc=read_group(GrpcOptions, values),
+        openai=read_group(OpenAiOptions, values),
+        metrics=read_group(MetricsOptions, values),
+        cache=read_group(CacheOptions, values),
+        rate_limit=read_group(RateLimitOptions, values),
+        trace=read_group(TraceOptions, values),
+        backends=backends,
+        environments=environments,
+        guests=read_group(GuestOptions, values),
+        command_line=values.as_written(),
+        notices=values.notices(),
+        warnings=tuple(_warnings(values, backends, environments)),
+    )
+    _check_ports(options)
+    _check_startup_models(options.models)
+    # Last, as in the reference: other mistakes are reported without a repository, too.
+    if not options.models.repositories:
+        raise OptionError("error: creating server: Invalid argument - --model-repository must be specified")
+    return options
+
+
+# Errors. Texts are the reference's where it has some (SRV src/command_line_parser.cc).
+
+
+def _check_flags(values: FlagValues) -> None:
+    if values.has("response-cache-byte-size") and values.has("cache-config"):
+        raise UsageError(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    if values.has("model-config-name") and not values.text("model-config-name"):
+        raise values.invalid("model-config-name", "Error: empty argument for --model-config-name")
+    values.reject_unsupported()
+
+
+def _check_ports(options: ServerOptions) -> None:
+    http, grpc, metrics, openai = options.http, options.grpc, options.metrics, options.openai
+    services = [
+        (name, address, port)
+        for is_enabled, name, address, port in (
+            (http.is_enabled, "HTTP", http.address, http.port),
+            (grpc.is_enabled, "GRPC", grpc.address, grpc.port),
+            (metrics.is_enabled, "metrics", metrics.address, metrics.port),
+            (not options.openai_shares_http, "OpenAI", openai.address, openai.port),
+        )
+        # Port 0 is any free port, a different one for each service.
+        if is_enabled and port
+    ]
+    for (first, *place), (second, *other) in combinations(services, 2):
+        if place == other:
+            raise UsageError(
+                f"The server cannot listen to {first} requests and {second} requests at the same address and port "
+                f"{place[0]}:{place[1]}"
+            )
+
+
+def _check_startup_models(models: ModelOptions) -> None:
+    if models.startup_models and models.control_mode is not ModelControlMode.EXPLICIT:
+        raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if "*" in models.startup_models and len(models.startup_models) > 1:
+        raise OptionError(
+            "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY startup model "
+            "if specified at all."
+        )
+
+
+# Warnings: flags that are valid and probably do not have the effect that the operator expects.
+
+
+def _warnings(values: FlagValues, backends: BackendOptions, environments: EnvironmentOptions) -> Iterator[str]:
+    yield from values.deprecations()
+    yield from trace_warnings(values)
+    yield from metrics_warnings(values)
+    # No errors, as in the reference: models with code of their own need no backend, and it may be mounted later.
+    yield from _directory_warnings(values, "backend-directory", "no model will find its backend there")
+    yield from _directory_warnings(values, "env-directory", "no model will find an environment there")
+    yield from _trace_file_warnings(values)
+    yield from _backend_config_warnings(backends)
+    yield from _openai_warnings(values)
+    if environments.store_location.warning:
+        yield environments.store_location.warning
+    if values.environ.get("AIP_MODE") == "PREDICTION":
+        yield (
+            "AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented in this version of naiad: "
+            "HTTP and gRPC are served as the flags say"
+        )
+
+
+def _directory_warnings(values: FlagValues, flag: str, consequence: str) -> Iterator[str]:
+    for path in values.paths(flag):
+        if problem := _directory_problem(path):
+            yield f"--{flag}={path} {problem}: {consequence}"
+
+
+def _trace_file_warnings(values: FlagValues) -> Iterator[str]:
+    # The file is opened with the first trace, which may be long after the start.
+    prefix = "triton,file="
+    files = [text for text in values.texts("trace-config") if text.startswith(prefix)]
+    file = Path(files[-1].removeprefix(prefix) if files else values.text("trace-file"))
+    if file.name and (problem := _directory_problem(file.parent)):
+        yield f"traces cannot be written to {file}: {file.parent} {problem}"
+
+
+def _directory_problem(path: Path) -> str:
+    if path.is_dir():
+        return ""
+    return f"{'is not a directory' if path.exists() else 'does not exist'} ({path.absolute()})"
+
+
+def _backend_config_warnings(backends: BackendOptions) -> Iterator[str]:
+    for backend, settings in backends.configs.items():
+        for key, value in settings.items():
+            name = f"--backend-config={backend and f'{backend},'}{key}={value}"
+            if backend not in (GLOBAL, _PYTHON):
+                yield f"{name} has no effect: settings of '{_PYTHON}' are read alone, shared backends have them, too"
+            elif key not in KNOWN_SETTINGS:
+                near = difflib.get_close_matches(key, KNOWN_SETTINGS, n=1, cutoff=0.7)
+                yield f"{name} has no effect: {f'did you mean {near[0]}?' if near else _THERE_ARE}"
+
+
+def _openai_warnings(values: FlagValues) -> Iterator[str]:
+    if values.has("openai-port"):
+        return
+    unused = [f"--{flag.name}" for flag in SERVER_FLAGS if flag.name.startswith("openai-") and values.has(flag.name)]
+    if unused:
+        verb = "has" if len(unused) == 1 else "have"
+        yield f"{', '.join(unused)} {verb} no effect: OpenAI's API is served only with --openai-port"

@@ -1,0 +1,110 @@
+"""Where environments are unpacked: the named directory, else the user's cache, else a private temporary directory.
+
+The temporary directory is for users without a writable home, such as the numeric user ids of containers and services.
+Its parent, `/tmp`, is writable for all users. So it must belong to the user and be closed to others: otherwise another
+user could replace the code that guests run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from naiad.errors import OptionError
+
+__all__ = ["StoreLocation", "find_store", "store_path"]
+
+_PRIVATE = 0o700
+_ADVICE = "name a directory that can be written with --env-store or NAIAD_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """The directory of the environment store.
+
+    Attributes:
+        path: The directory; it need not exist yet.
+        warning: A sentence to log about it, or empty.
+    """
+
+    path: Path
+    warning: str = ""
+
+
+def find_store(named: str, environ: Mapping[str, str]) -> StoreLocation:
+    """Locate the environment store: *named*, else NAIAD_STORE, else in the user's cache.
+
+    Where the cache is not writable, the store is a private temporary directory.
+
+    Raises:
+        OptionError: If the location depends on a home directory that the user lacks, or the temporary directory is
+            not private.
+    """
+    named = named or environ.get("NAIAD_STORE", "")
+    try:
+        if named:
+            return StoreLocation(Path(named).expanduser().absolute())
+        cache = platformdirs.user_cache_path("naiad", appauthor=False) / "environments"
+    except RuntimeError:  # neither HOME nor an entry in the password file, as with a container's numeric user
+        where = f"'{named}' is below a home" if named else "the store of environments is in the user's cache"
+        problem = f"{where}, and user {os.getuid()} has no home directory"
+        fallback = None if named else _fallback()
+        if fallback is None:
+            raise OptionError(f"{problem}; {_ADVICE}") from None
+        return StoreLocation(fallback, _warning(problem, fallback))
+    if not _is_writable(cache) and (fallback := _fallback()) is not None:
+        return StoreLocation(fallback, _warning(f"the store of environments cannot be written at {cache}", fallback))
+    return StoreLocation(cache)
+
+
+def store_path(named: str, environ: Mapping[str, str]) -> Path:
+    """The path that `find_store` returns, for programs without a log: the warning is printed to stderr.
+
+    Raises:
+        OptionError: As `find_store`.
+    """
+    location = find_store(named, environ)
+    if location.warning:
+        sys.stderr.write(f"warning: {location.warning}\n")
+    return location.path
+
+
+def _warning(problem: str, fallback: Path) -> str:
+    return f"{problem}: it is {fallback} instead, which may be gone after a restart; {_ADVICE}"
+
+
+def _is_writable(folder: Path) -> bool:
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def _fallback() -> Path | None:
+    """A private temporary directory; None if it cannot be created.
+
+    Raises:
+        OptionError: If its path exists and another user made it or can write to it.
+    """
+    try:
+        private = Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}"
+        with contextlib.suppress(FileExistsError):
+            private.mkdir(mode=_PRIVATE)
+        status = private.lstat()  # `stat` would follow a link that another user made
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        flaw = "is no directory"
+    elif status.st_uid != os.geteuid():
+        flaw = f"belongs to user {status.st_uid}"
+    elif status.st_mode & ~_PRIVATE & 0o777:
+        flaw = f"is open to others (mode {stat.S_IMODE(status.st_mode):o}, not {_PRIVATE:o})"
+    else:
+        return private / "environments"
+    raise OptionError(f"the store of environments cannot be {private}, which {flaw}; {_ADVICE}")
