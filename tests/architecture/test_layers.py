@@ -48,8 +48,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.errors",
     "naiad.logs",
     # Values of flags, parsed before a frontend exists.
-    "naiad.config.server.restrictions",
-    "naiad.config.server.tls",
+    "naiad.config.server.access",
     "naiad.config.server.trace_options",
     # The gRPC messages contain Triton's ModelConfig message.
     "naiad.config.model.model_config_pb2",
@@ -62,7 +61,7 @@ NEWER_THAN_GUEST = {"annotationlib", "compression", "graphlib", "tomllib", "zone
 
 
 def _part(module: str) -> str:
-    """The layer's folder of a module of the host: `config` for `naiad.config.server.flags`."""
+    """The layer's folder of a module of the host: `config` for `naiad.config.server.options`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in LEVELS else "naiad"
 
