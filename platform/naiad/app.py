@@ -23,7 +23,7 @@ from naiad.engine.serving.rate_limiter import SharedLimiter
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
-from naiad.environments.ready import withheld
+from naiad.environments.ready_environment import withheld
 from naiad.errors import NaiadError
 from naiad.frontends.log_settings import Log
 from naiad.lifecycle.restart import RestartPolicy

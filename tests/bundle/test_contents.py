@@ -20,7 +20,7 @@ from naiad.bundle.unpacking import unpacked, write_bundle
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.environments.building.members import Packed
+from naiad.environments.archives.archive_writer import Packed
 from naiad.environments.progress import LogReporter
 from naiad.errors import BundleError
 
@@ -186,7 +186,7 @@ def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp
 
 def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):
     pytest.importorskip("cryptography")
-    from naiad.environments.archives.trust import create_key
+    from naiad.environments.archives.signatures import create_key
 
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "k"\npublic = "{create_key(tmp_path / "k.pem")}"\n')

@@ -12,7 +12,7 @@ from environments.makers import member, write_tar
 from naiad import json_cache
 from naiad.cli.commands import _naiad, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
-from naiad.environments.store.uses import Uses
+from naiad.environments.store.leases import Uses
 from naiad.errors import NaiadError, OptionError
 
 DAY = 86_400

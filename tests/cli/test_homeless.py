@@ -12,7 +12,7 @@ import platformdirs
 import pytest
 from cli.parsing import parse
 from naiad.config.server.store_location import StoreLocation, find_store, store_path
-from naiad.environments.building import choosing
+from naiad.environments.building import base_interpreter
 from naiad.errors import OptionError
 from naiad.interpreters.discovery import known_paths
 from packaging.specifiers import SpecifierSet
@@ -128,6 +128,6 @@ def test_may_build_environments(homeless, temporary, monkeypatch):
         return [SimpleNamespace(version=(3, 12, 1))]
 
     monkeypatch.delenv("NAIAD_STORE", raising=False)
-    monkeypatch.setattr(choosing, "found_interpreters", found)
-    assert choosing.installed_minors(SpecifierSet(">=3.8")) == ["3.12"]
+    monkeypatch.setattr(base_interpreter, "found_interpreters", found)
+    assert base_interpreter.installed_minors(SpecifierSet(">=3.8")) == ["3.12"]
     assert asked == [temporary / "environments" / "interpreters"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from naiad.environments.ready import ReadyEnvironment, withheld
+from naiad.environments.ready_environment import ReadyEnvironment, withheld
 
 FOREIGN = ReadyEnvironment(
     source=Path("/srv/env"),

@@ -7,8 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from naiad.environments.progress import LogReporter, Meter, Progress
-from naiad.environments.reporter import BarReporter, default_reporter
+from naiad.environments.progress import BarReporter, LogReporter, Meter, Progress, default_reporter
 
 ERASE_LINE = "\x1b[2K"
 

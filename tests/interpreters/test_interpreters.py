@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from environments import makers
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
-from naiad.interpreters.discovery import find_interpreter, known_paths
-from naiad.interpreters.locations import installations
+from naiad.interpreters.discovery import find_interpreter, installations, known_paths
 from naiad.interpreters.probe import ask, ask_remembered
 from packaging.specifiers import SpecifierSet
 

@@ -14,7 +14,7 @@ from naiad.bundle.rewriting import rewrite_backend, rewrite_config
 from naiad.config.model.model_config import freeze
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.options import ServerOptions
-from naiad.environments.building.members import Packed
+from naiad.environments.archives.archive_writer import Packed
 from naiad.errors import BundleError
 from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.environments.archives.archive_writer import Packed
 from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
-from naiad.environments.archives.trust import SIGNATURE_SUFFIX
-from naiad.environments.building.members import Packed
+from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.building.pack import pack
 from naiad.environments.fetching.download import download
 from naiad.environments.progress import Reporter
-from naiad.environments.store.digest import digest_of
+from naiad.environments.store.archive_digest import digest_of
 from naiad.errors import BundleError
 
 __all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]

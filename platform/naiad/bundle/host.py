@@ -14,14 +14,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 import naiad
+from naiad.environments.archives.archive_writer import Packed
 from naiad.environments.archives.manifest import Manifest
-from naiad.environments.building.base import copy_base, inspect_base
-from naiad.environments.building.bytecode import compile_environment
+from naiad.environments.building.base_interpreter import copy_base, inspect_base
 from naiad.environments.building.collecting import collect
 from naiad.environments.building.conda_meta import record_interpreter, write_history
-from naiad.environments.building.describing import describe
-from naiad.environments.building.members import Packed
-from naiad.environments.building.whole import packages_folder
+from naiad.environments.building.pack import describe
+from naiad.environments.building.self_contained import packages_folder
+from naiad.environments.bytecode import compile_environment
 from naiad.errors import BundleError
 
 if sys.version_info >= (3, 11):

@@ -17,9 +17,9 @@ from naiad.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_o
 from naiad.bundle.program import RUN, run_script
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
+from naiad.environments.archives.archive_writer import Packed
 from naiad.environments.archives.manifest import Manifest, host_platform
-from naiad.environments.building.members import Packed
-from naiad.environments.building.symbols import newest_glibc
+from naiad.environments.building.elf import newest_glibc
 from naiad.environments.progress import Reporter
 from naiad.errors import BundleError
 

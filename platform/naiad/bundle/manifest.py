@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.environments.building.members import Packed
+from naiad.environments.archives.archive_writer import Packed
 from naiad.errors import BundleError
 
 __all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "damage", "digests_of", "read_manifest"]

@@ -21,8 +21,8 @@ from naiad.bundle.make import Bundle
 from naiad.bundle.program import interpreter_arguments
 from naiad.bundle.system import SYSTEM_FOLDERS, system_files
 from naiad.config.server.options import ServerOptions
-from naiad.environments.building.gzip_writing import gzip_writer
-from naiad.environments.building.members import MTIME, Packed
+from naiad.environments.archives.archive_writer import MTIME, Packed
+from naiad.environments.archives.parallel_gzip import gzip_writer
 from naiad.errors import BundleError
 
 __all__ = ["IMAGE_USER", "check_base", "write_image"]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from naiad.environments.archives.archive_writer import Packed
 from naiad.environments.building.elf import read_dynamic_section
-from naiad.environments.building.members import Packed
 from naiad.errors import BundleError
 
 __all__ = ["SYSTEM_FOLDERS", "system_files"]

@@ -11,11 +11,11 @@ from filelock import FileLock
 
 from naiad.bundle.make import Bundle
 from naiad.bundle.manifest import MANIFEST_NAME, damage, read_manifest
+from naiad.environments.archives.archive_writer import write_archive
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.archives.manifest import require_usable_here
-from naiad.environments.building.members import write_archive
 from naiad.environments.progress import Meter, Reporter
-from naiad.environments.store.digest import digest_of
+from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
 

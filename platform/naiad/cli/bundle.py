@@ -22,8 +22,8 @@ from naiad.config.server.options import SERVER_FLAGS
 from naiad.config.server.quantities import size_text
 from naiad.config.server.store_location import store_path
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.reporter import default_reporter
-from naiad.environments.store.digest import digest_of
+from naiad.environments.progress import default_reporter
+from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
 

@@ -17,7 +17,7 @@ from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.doctor.examine import examine
 from naiad.doctor.findings import Finding, Report, Severity
-from naiad.environments.reporter import default_reporter
+from naiad.environments.progress import default_reporter
 from naiad.errors import NaiadError, OptionError
 
 __all__ = ["doctor"]

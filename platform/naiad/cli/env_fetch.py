@@ -108,7 +108,7 @@ def _say(done: list[dict[str, str]]) -> None:
 @click.option("--name", default="", help="Name of the key, for messages; the file's unless given.")
 def _keygen(private: Path, name: str) -> None:
     """Make a key to sign with in the file PRIVATE, and print what --env-trust needs of it."""
-    from naiad.environments.archives.trust import create_key
+    from naiad.environments.archives.signatures import create_key
 
     public = create_key(private)
     click.echo(f'[[keys]]\nname = "{name or private.stem}"\npublic = "{public}"')
@@ -123,9 +123,9 @@ def _keygen(private: Path, name: str) -> None:
 @store_option
 def _sign(archive: Path, key: Path, store: Path) -> None:
     """Sign ARCHIVE: writes ARCHIVE.sig, which has to go wherever the archive goes."""
-    from naiad.environments.archives.trust import sign
-    from naiad.environments.reporter import default_reporter
-    from naiad.environments.store.digest import digest_of
+    from naiad.environments.archives.signatures import sign
+    from naiad.environments.progress import default_reporter
+    from naiad.environments.store.archive_digest import digest_of
 
     digest = digest_of(archive.absolute(), store / "index", reporter=default_reporter())
     written, key_id = sign(archive, digest, key)

@@ -52,8 +52,8 @@ def _build(
 ) -> None:
     """Build an environment from the folder RECIPE."""
     from naiad.environments.building.build import build
-    from naiad.environments.building.installing import InstallOptions
-    from naiad.environments.reporter import default_reporter
+    from naiad.environments.building.installers import InstallOptions
+    from naiad.environments.progress import default_reporter
 
     options = InstallOptions(installer=installer, wheels=wheels, offline=offline)
     built = build(recipe, output, python=python, options=options, progress=click.echo, reporter=default_reporter())
@@ -67,7 +67,7 @@ def _build(
 def _download(recipe: Path, output: Path, python: str | None) -> None:
     """Fetch the wheels of the folder RECIPE, for `naiad env build --offline --wheels` elsewhere."""
     from naiad.environments.building.build import fetch_wheels
-    from naiad.environments.reporter import default_reporter
+    from naiad.environments.progress import default_reporter
 
     version = fetch_wheels(recipe, output, python=python, progress=click.echo, reporter=default_reporter())
     click.echo(f"fetched {len(list(output.iterdir()))} files for Python {version} into {output}")
@@ -89,7 +89,7 @@ def _pack(prefix: Path, output: Path | None, archive_format: str | None, force: 
     PREFIX may be a conda environment, a venv, what `naiad env build` made, or a Python with its packages.
     """
     from naiad.environments.building.pack import default_output, pack
-    from naiad.environments.reporter import default_reporter
+    from naiad.environments.progress import default_reporter
 
     archive = output or default_output(prefix, archive_format)
     packed = pack(prefix, archive, format=archive_format, force=force, reporter=default_reporter())

@@ -13,7 +13,7 @@ import click
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
-    from naiad.environments.archives.trust import Trust
+    from naiad.environments.archives.signatures import Trust
 
 __all__ = ["STORE_COMMANDS", "json_option", "read_keys", "store_option", "trust_option"]
 
@@ -43,7 +43,7 @@ def read_keys(path: Path | None) -> Trust | None:
     Raises:
         ExecutionEnvironmentError: If they cannot be read.
     """
-    from naiad.environments.archives.trust import read_trust
+    from naiad.environments.archives.signatures import read_trust
 
     return None if path is None else read_trust(path)
 
@@ -87,7 +87,7 @@ def _inspect(environment: str, repositories: tuple[str, ...], store: Path, json:
     from naiad.cli.env_models import models_using, server_options
     from naiad.cli.env_tables import as_json, inspection_text
     from naiad.environments.archives.inspection import inspect_environment
-    from naiad.environments.reporter import default_reporter
+    from naiad.environments.progress import default_reporter
 
     found = inspect_environment(environment, store, default_reporter())
     models = models_using(found, server_options(store, repositories) if repositories else None)
@@ -108,7 +108,7 @@ def _verify(environments: tuple[str, ...], trust: Path | None, store: Path, json
     Without arguments, everything in the store. The exit code is 1 if anything is wrong.
     """
     from naiad.cli.env_tables import VERDICT_HEADERS, as_json, print_table, verdict_rows
-    from naiad.environments.reporter import default_reporter
+    from naiad.environments.progress import default_reporter
     from naiad.environments.store.verification import verify_archive, verify_entries
 
     archives = [Path(name) for name in environments if Path(name).is_file()]
@@ -138,7 +138,7 @@ def _gc(older_than: str | None, keep_bytes: str | None, dry_run: bool, store: Pa
     What a running server uses stays. Without a limit, only leftovers go.
     """
     from naiad.cli.env_tables import as_json, print_table
-    from naiad.environments.store.garbage import collect_garbage
+    from naiad.environments.store.eviction import collect_garbage
 
     done = collect_garbage(
         store,
@@ -166,8 +166,8 @@ def _remove(environments: tuple[str, ...], dry_run: bool, store: Path) -> int:  
     from naiad.environments.progress import LogReporter
     from naiad.environments.store.entries import find_entry
     from naiad.environments.store.eviction import remove_entry
+    from naiad.environments.store.leases import Uses
     from naiad.environments.store.store import Store
-    from naiad.environments.store.uses import Uses
 
     code = 0
     for entry in [find_entry(store, name) for name in environments]:

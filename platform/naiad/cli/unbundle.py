@@ -10,7 +10,7 @@ from pathlib import Path
 from naiad.bundle.program import RUN
 from naiad.bundle.unpacking import unpacked
 from naiad.config.server.store_location import store_path
-from naiad.environments.reporter import default_reporter
+from naiad.environments.progress import default_reporter
 from naiad.errors import NaiadError
 
 __all__ = ["start"]

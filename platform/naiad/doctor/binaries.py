@@ -15,8 +15,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from naiad.doctor.findings import Finding, Severity
-from naiad.environments.building.symbols import required_versions
-from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.building.elf import required_versions
+from naiad.environments.ready_environment import ReadyEnvironment
 
 __all__ = ["examine_binaries", "examine_own_modules"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.doctor.findings import Finding, Severity
-from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.interpreters.scripts import run_script
 from naiad.interpreters.versions import version_text
 from naiad.resolution.decision import Resolution

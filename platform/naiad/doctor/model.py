@@ -23,7 +23,7 @@ from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import Reporter
-from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load

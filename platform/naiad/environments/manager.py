@@ -14,13 +14,12 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource, shown
-from naiad.environments.archives.admission import Archives
+from naiad.environments.entry_provider import Archives
 from naiad.environments.policy import StorePolicy
-from naiad.environments.progress import Reporter
-from naiad.environments.ready import ReadyEnvironment
-from naiad.environments.reporter import default_reporter
+from naiad.environments.progress import Reporter, default_reporter
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.environments.store.leases import Lease
 from naiad.environments.store.record import Stored
-from naiad.environments.store.uses import Lease
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.discovery import find_interpreter
 from naiad.interpreters.prefix import ask_with_libraries, require_interpreter, require_numpy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.trust import Trust, read_trust
+from naiad.environments.archives.signatures import Trust, read_trust
 
 __all__ = ["StorePolicy", "store_policy"]
 

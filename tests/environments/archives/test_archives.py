@@ -250,7 +250,7 @@ def test_a_damaged_archive_is_refused(packed_with, tmp_path, into, recorder):
 @pytest.mark.parametrize("fast", [True, False])
 def test_gzip_is_checked_at_every_place_by_either_decoder(fast, tmp_path, into, recorder, monkeypatch):
     if not fast:
-        monkeypatch.setattr("naiad.environments.archives.decoding.igzip", None)
+        monkeypatch.setattr("naiad.environments.archives.decompression.igzip", None)
     whole = write(tmp_path / "whole", Format.GZIP).read_bytes()
     damaged = tmp_path / "damaged"
     for place in range(100, len(whole), len(whole) // 20):
@@ -264,7 +264,7 @@ def test_gzip_is_checked_at_every_place_by_either_decoder(fast, tmp_path, into, 
 @pytest.mark.parametrize("fast", [True, False])
 def test_an_archive_of_several_gzip_streams_is_one(fast, tmp_path, into, recorder, monkeypatch):
     if not fast:
-        monkeypatch.setattr("naiad.environments.archives.decoding.igzip", None)
+        monkeypatch.setattr("naiad.environments.archives.decompression.igzip", None)
     plain = write(tmp_path / "plain", Format.TAR).read_bytes()
     archive = tmp_path / "e.tar.gz"
     archive.write_bytes(b"".join(gzip.compress(plain[at : at + 5000]) for at in range(0, len(plain), 5000)))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from environments.makers import member
-from naiad.environments.archives.decoding import ForwardReader
+from naiad.environments.archives.decompression import ForwardReader
 from naiad.environments.archives.formats import DAMAGE
 from naiad.environments.archives.member import Kind
 from naiad.environments.archives.tar_stream import tar_members

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from environments.packages import offer_greeter, run_alone, small_environment, write_recipe
-from naiad.environments.building.base import inspect_base
+from naiad.environments.building.base_interpreter import inspect_base
 from naiad.environments.building.build import BuiltEnvironment, build
 from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.building.installing import InstallOptions, blamed_package
+from naiad.environments.building.installers import InstallOptions, blamed_package
 from naiad.environments.building.pack import pack
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 from support.interpreters import interpreters

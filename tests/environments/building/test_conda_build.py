@@ -11,10 +11,10 @@ from environments.building.channel import make_channel
 from environments.packages import offer_greeter, run_alone
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.building.build import build
-from naiad.environments.building.environment_yml import CondaWish, read_environment_yml
-from naiad.environments.building.installing import InstallOptions
+from naiad.environments.building.conda import CondaWish, read_environment_yml
+from naiad.environments.building.installers import InstallOptions
 from naiad.environments.building.pack import pack
-from naiad.environments.ready import ReadyEnvironment
+from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
 pytest.importorskip("yaml")

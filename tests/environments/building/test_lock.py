@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 from environments.packages import offer_greeter, write_recipe
 from naiad.environments.archives.manifest import host_platform
+from naiad.environments.building.base_interpreter import wishes
 from naiad.environments.building.build import build
-from naiad.environments.building.choosing import wishes
-from naiad.environments.building.foreign_locks import read_foreign_lock
-from naiad.environments.building.lockfile import Pin, lock_text, read_head, require_current, sources_digest
+from naiad.environments.building.lockfiles import (
+    Pin,
+    lock_text,
+    read_foreign_lock,
+    read_head,
+    require_current,
+    sources_digest,
+)
 from naiad.environments.building.locking import lock
 from naiad.environments.building.recipe import read_recipe
 from naiad.environments.building.requirements import wanted
@@ -265,7 +271,7 @@ def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
 
     file.write_text(file.read_text().replace("--hash=sha256:", "--hash=sha256:0")[:-2] + "\n")
     for installer in ("pip", "uv"):
-        from naiad.environments.building.installing import InstallOptions
+        from naiad.environments.building.installers import InstallOptions
 
         with pytest.raises(
             ExecutionEnvironmentError, match=r"cannot install .* for 'recipe', named in .*\.lock"
@@ -276,6 +282,6 @@ def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
 
 
 def _newest(recipe: Path) -> str:
-    from naiad.environments.building.choosing import installed_minors
+    from naiad.environments.building.base_interpreter import installed_minors
 
     return installed_minors(read_recipe(recipe).python)[-1]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.packages import offer_greeter, run_alone, write_recipe
+from naiad.environments.archives import archive_writer
+from naiad.environments.archives.archive_writer import Packed, write_archive
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest, require_usable_here
-from naiad.environments.building import members
 from naiad.environments.building.build import build
-from naiad.environments.building.members import Packed, write_archive
+from naiad.environments.building.elf import newest_glibc, required_versions
 from naiad.environments.building.pack import pack
-from naiad.environments.building.symbols import newest_glibc, required_versions
 from naiad.errors import ExecutionEnvironmentError
 
 
@@ -33,7 +33,7 @@ def _members() -> list[Packed]:
     ]
 
 
-@pytest.mark.parametrize("kind", members.FORMATS)
+@pytest.mark.parametrize("kind", archive_writer.FORMATS)
 def test_what_is_written_can_be_unpacked_and_depends_on_nothing_but_the_members(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +48,7 @@ def test_what_is_written_can_be_unpacked_and_depends_on_nothing_but_the_members(
     unpack(tmp_path / "one", tmp_path / "into", reporter=_Silent())
     assert (tmp_path / "into" / "bin" / "link").read_bytes() == b"#!/bin/sh\n"
     assert (tmp_path / "into" / "bin" / "tool").stat().st_mode & 0o111
-    assert (tmp_path / "into" / "text").stat().st_mtime == members.MTIME
+    assert (tmp_path / "into" / "text").stat().st_mtime == archive_writer.MTIME
 
 
 def test_a_manifest_that_is_broken_or_of_the_future_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.choosing import wishes
+from naiad.environments.building.base_interpreter import wishes
 from naiad.environments.building.recipe import Preference, Recipe, read_recipe
 from naiad.errors import ConfigError
 

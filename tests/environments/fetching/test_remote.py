@@ -16,7 +16,7 @@ from naiad.config.model.environment_source import EnvironmentSource
 from naiad.environments.fetching import download
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
-from naiad.environments.store.digest import digest_of
+from naiad.environments.store.archive_digest import digest_of
 from naiad.errors import ExecutionEnvironmentError
 
 

@@ -104,11 +104,11 @@ def test_an_archive_of_another_user_is_told_how_to_be_shared(archive, tmp_path):
     script = """
 import os
 from pathlib import Path
-from naiad.environments.store import digest
+from naiad.environments.store import archive_digest
 from naiad.environments.progress import LogReporter
 os.setgid(65534), os.setuid(65534)
 try:
-    digest.digest_of(Path("private.tar.gz"), Path("nowhere"), reporter=LogReporter())
+    archive_digest.digest_of(Path("private.tar.gz"), Path("nowhere"), reporter=LogReporter())
 except Exception as error:
     print(error)
 """

@@ -16,8 +16,8 @@ import pytest
 from environments import makers
 from environments.packages import can_hide, run_alone
 from naiad.environments.building.build import fetch_wheels
+from naiad.environments.building.installers import find_uv
 from naiad.environments.building.pack import pack
-from naiad.environments.building.uv_install import find_uv
 from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

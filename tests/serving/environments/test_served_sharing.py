@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from environments.served import ASK, add_model, index, told
 from environments.web import serving as web_serving
-from naiad.environments.archives.trust import create_key, sign
+from naiad.environments.archives.signatures import create_key, sign
 from naiad.environments.progress import LogReporter
-from naiad.environments.store.digest import digest_of
+from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.entries import read_entries
 from support.server import ServerProcess
 

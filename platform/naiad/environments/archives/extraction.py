@@ -15,9 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.environments.archives.file_writers import Writers, set_mtime
 from naiad.environments.archives.formats import DAMAGE, Format, identify, members, unpacked_size
 from naiad.environments.archives.member import Content, Entry, Kind, Member
-from naiad.environments.archives.writing import Writers, set_mtime
 from naiad.environments.progress import Meter, Reporter
 from naiad.environments.store.file_digests import Written
 from naiad.errors import ExecutionEnvironmentError

@@ -19,7 +19,7 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
-from naiad.environments.archives.decoding import BROKEN, decoder, read_ahead, read_plainly
+from naiad.environments.archives.decompression import BROKEN, decoder, read_ahead, read_plainly
 from naiad.environments.archives.member import Entry, FileContent, Kind, Member
 from naiad.environments.archives.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError

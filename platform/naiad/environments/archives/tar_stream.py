@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from typing import IO, cast
 
-from naiad.environments.archives.decoding import ForwardReader
+from naiad.environments.archives.decompression import ForwardReader
 from naiad.environments.archives.member import Content, Entry, FileContent, Kind, Member
 
 __all__ = ["tar_members"]

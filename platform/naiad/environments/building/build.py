@@ -15,23 +15,40 @@ from pathlib import Path
 from packaging.version import Version
 
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.building.base import BaseInterpreter, copy_base, inspect_base
-from naiad.environments.building.built import BuiltEnvironment, built_in
-from naiad.environments.building.bytecode import compile_environment
-from naiad.environments.building.choosing import choose
-from naiad.environments.building.conda_build import build_conda
+from naiad.environments.building.base_interpreter import BaseInterpreter, choose, copy_base, inspect_base
+from naiad.environments.building.conda import build_conda
 from naiad.environments.building.conda_meta import record_interpreter, write_history
-from naiad.environments.building.installing import InstallOptions, download, install
-from naiad.environments.building.recipe import Recipe, read_recipe
-from naiad.environments.building.recipe_files import copy_recipe
-from naiad.environments.building.relocate import relocate_binaries
+from naiad.environments.building.elf import newest_glibc
+from naiad.environments.building.installers import InstallOptions, download, install
+from naiad.environments.building.recipe import Recipe, copy_recipe, read_recipe
+from naiad.environments.building.relocation import relocate_binaries
 from naiad.environments.building.requirements import Wanted, wanted
-from naiad.environments.building.symbols import newest_glibc
+from naiad.environments.bytecode import compile_environment
+from naiad.environments.installed_packages import packages_in
 from naiad.environments.progress import LogReporter, Reporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 from naiad.interpreters.probe import ask
 
 __all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
+
+
+@dataclass(frozen=True)
+class BuiltEnvironment:
+    """A prefix that was built.
+
+    Attributes:
+        prefix: Where it lies; it may be packed, or copied to another machine as it is.
+        python: Its interpreter.
+        version: Full version of that interpreter.
+        base: The interpreter it was copied from, which is no longer needed; its own, where conda brought it.
+        packages: Name and version of everything installed in it.
+    """
+
+    prefix: Path
+    python: Path
+    version: str
+    base: Path
+    packages: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +93,7 @@ def build(
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
-        return make()
+        return _built_in(prefix, *make())
     except OSError as error:
         _remove(prefix, created)
         raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
@@ -92,7 +109,7 @@ def _prepared(
     options: InstallOptions,
     progress: Callable[[str], None],
     reporter: Reporter,
-) -> Callable[[], BuiltEnvironment]:
+) -> Callable[[], tuple[Path, BaseInterpreter]]:
     """What makes the environment, once everything is checked that can be before anything is made."""
     if recipe.conda is not None:
         return partial(
@@ -129,7 +146,9 @@ def fetch_wheels(
     return base.version
 
 
-def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _Installing) -> BuiltEnvironment:
+def _build_in(
+    recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _Installing
+) -> tuple[Path, BaseInterpreter]:
     progress = installing.progress
     python = prefix / "bin" / f"python{base.minor}"
     progress(f"copying Python {base.version} from {base.prefix}")
@@ -150,7 +169,7 @@ def _build_in(recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _
     _require_hermetic(python, prefix, base)
     # Last: a build that was killed midway must not look like an environment.
     write_history(prefix, base.version)
-    return built_in(prefix, python, base)
+    return python, base
 
 
 def _require_platform(recipe: Recipe) -> None:
@@ -222,3 +241,10 @@ def _remove(prefix: Path, created: list[Path]) -> None:
 def _missing_folders(prefix: Path) -> list[Path]:
     """The folders that building creates, innermost first: `prefix` and its parents as far as they are missing."""
     return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]
+
+
+def _built_in(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
+    """What was built in a prefix, as it is now."""
+    has_conda = base.prefix == prefix
+    packages = tuple((one.name, one.version) for one in packages_in(prefix) if has_conda or one.source == "python")
+    return BuiltEnvironment(prefix, python, base.version, base.executable, packages)

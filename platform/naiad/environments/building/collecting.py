@@ -20,9 +20,9 @@ from pathlib import Path
 import conda_pack
 from conda_pack.core import Packer
 
-from naiad.environments.building.bytecode import HEADER, Job, compile_files
-from naiad.environments.building.installed import without_machine_parts
-from naiad.environments.building.members import MTIME, Packed
+from naiad.environments.archives.archive_writer import MTIME, Packed
+from naiad.environments.bytecode import HEADER, Job, compile_files
+from naiad.environments.installed_packages import without_machine_parts
 
 __all__ = ["PLACEHOLDER", "collect"]
 

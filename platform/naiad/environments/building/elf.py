@@ -7,14 +7,24 @@ in place in the string table, so it can become shorter but never longer: nothing
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from packaging.version import Version
+
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["DynamicSection", "dynamic_facts", "overwrite_search_path", "read_dynamic_section", "string_at"]
+__all__ = [
+    "DynamicSection",
+    "dynamic_facts",
+    "newest_glibc",
+    "overwrite_search_path",
+    "read_dynamic_section",
+    "required_versions",
+    "string_at",
+]
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
@@ -140,3 +150,47 @@ def _file_offset(loads: list[tuple[int, int, int]], address: int) -> int | None:
         if start <= address < start + size:
             return offset + address - start
     return None
+
+
+_DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_NEED = struct.Struct("<HHIII")
+_AUX = struct.Struct("<IHHII")
+_GLIBC = "GLIBC_"
+
+
+def required_versions(path: Path) -> frozenset[tuple[str, str]]:
+    """Library and version of the symbols that a file needs: `("libc.so.6", "GLIBC_2.17")`. Empty for other files."""
+    facts = dynamic_facts(path)
+    if facts is None:
+        return frozenset()
+    data, values, offset_of = facts
+    try:
+        strings, table = offset_of(values.get(_DT_STRTAB, 0)), offset_of(values.get(_DT_VERNEED, 0))
+        if strings is None or table is None:
+            return frozenset()
+        return frozenset(_needs(data, strings, table, values.get(_DT_VERNEEDNUM, 0)))
+    except (struct.error, ValueError):
+        return frozenset()
+
+
+def newest_glibc(paths: Iterable[Path]) -> str:
+    """The newest glibc that any of these files needs, empty if none needs any."""
+    versions = {
+        version.removeprefix(_GLIBC)
+        for path in paths
+        for _, version in required_versions(path)
+        if version.startswith(_GLIBC) and version[len(_GLIBC) : len(_GLIBC) + 1].isdigit()
+    }
+    return max(versions, key=Version, default="")
+
+
+def _needs(data: bytes, strings: int, table: int, count: int) -> Iterator[tuple[str, str]]:
+    position = table
+    for _ in range(count):
+        _, entries, file, first, step = _NEED.unpack_from(data, position)
+        entry = position + first
+        for _ in range(entries):
+            _, _, _, name, following = _AUX.unpack_from(data, entry)
+            yield string_at(data, strings + file), string_at(data, strings + name)
+            entry += following
+        position += step

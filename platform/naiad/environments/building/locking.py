@@ -11,14 +11,20 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.environments.building.base import inspect_base
-from naiad.environments.building.choosing import find_base, installed_minors
-from naiad.environments.building.installing import run_installer
-from naiad.environments.building.lockfile import Pin, lock_text
-from naiad.environments.building.pip_install import clean_environ, find_pip, pip_command, pip_settings
+from naiad.environments.building.base_interpreter import find_base, inspect_base, installed_minors
+from naiad.environments.building.installers import (
+    clean_environ,
+    find_pip,
+    find_uv,
+    pip_command,
+    pip_settings,
+    run_installer,
+    uv_environ,
+    uv_resolve_command,
+)
+from naiad.environments.building.lockfiles import Pin, lock_text
 from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
 from naiad.environments.building.requirements import Wanted, declared
-from naiad.environments.building.uv_install import find_uv, uv_environ, uv_resolve_command
 from naiad.environments.progress import LogReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 

@@ -9,25 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import conda_pack
 
-from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest
+from naiad.environments.archives.archive_writer import FORMATS, Packed, write_archive
+from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, host_platform
 from naiad.environments.building.collecting import collect
 from naiad.environments.building.conda_meta import CHANNEL
-from naiad.environments.building.describing import describe
-from naiad.environments.building.members import FORMATS, Packed, write_archive
-from naiad.environments.building.whole import make_whole
+from naiad.environments.building.elf import newest_glibc
+from naiad.environments.building.recipe import RECIPE_FOLDER
+from naiad.environments.building.self_contained import make_whole
+from naiad.environments.installed_packages import packages_in
 from naiad.environments.progress import LogReporter, Meter, Reporter
 from naiad.environments.store.placement import spread
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.prefix import interpreter_of
+from naiad.interpreters.probe import Interpreter, ask
+from naiad.interpreters.versions import version_text
 
-__all__ = ["PackedEnvironment", "default_output", "pack"]
+__all__ = ["PackedEnvironment", "default_output", "describe", "pack"]
 
 # Longest first: `x.tar.gz` ends with both.
 _SUFFIXES = {
@@ -201,3 +205,47 @@ def _advice(said: str) -> str:
     if "deleted/overwritten" in said:
         return f"{said.strip()}\nOr build the environment anew with `naiad env build`"
     return said.strip()
+
+
+def describe(prefix: Path, members: Sequence[Packed], *, made_from: str) -> Manifest:
+    """The manifest for these members, which are what is packed of `prefix`.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    asked = _ask(prefix)
+    recipe = _recipe(prefix)
+    return Manifest(
+        name="" if recipe is None else recipe.name,
+        made_from=made_from,
+        platform=host_platform(),
+        glibc=newest_glibc(_sources(members)),
+        python=version_text(asked.version) if asked else "",
+        abi=asked.abi if asked else "",
+        packages=packages_in(prefix),
+        files=len(members),
+        size=sum(member.size for member in members),
+        recipe=_digests(recipe),
+    )
+
+
+def _ask(prefix: Path) -> Interpreter | None:
+    """What its interpreter is; None for an environment without one, which conda allows."""
+    try:
+        return ask(prefix / "bin" / "python")
+    except ExecutionEnvironmentError:
+        return None
+
+
+def _sources(members: Sequence[Packed]) -> Iterator[Path]:
+    return (member.source for member in members if member.source is not None)
+
+
+def _recipe(prefix: Path) -> Path | None:
+    """The copy of the recipe, in a folder of the recipe's name."""
+    return next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
+
+
+def _digests(recipe: Path | None) -> dict[str, str]:
+    files = sorted(path for path in recipe.rglob("*") if path.is_file()) if recipe is not None else ()
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -9,8 +9,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from naiad.environments.building.foreign_locks import read_foreign_lock
-from naiad.environments.building.lockfile import Pin, require_current
+from naiad.environments.building.lockfiles import Pin, read_foreign_lock, require_current
 from naiad.environments.building.recipe import LOCK_FILE, Recipe
 from naiad.errors import ConfigError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from naiad import json_cache
 from naiad.config.model.environment_source import shown
-from naiad.environments.archives.trust import SIGNATURE_SUFFIX
+from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import Reporter
 from naiad.errors import ExecutionEnvironmentError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from naiad import json_cache
+from naiad.environments.store.leases import Uses, UsingModel
 from naiad.environments.store.record import RECORD_NAME
-from naiad.environments.store.uses import Uses, UsingModel
 from naiad.errors import Code, ExecutionEnvironmentError
 
 __all__ = ["StoreEntry", "entry_sizes", "find_entry", "read_entries"]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_of, main_kind, stale_sources
 from naiad.environments.store.file_digests import Found, Written, find_file, find_files, record_files
 from naiad.environments.store.record import write_record
-from naiad.environments.store.staleness import bytecode_of, main_kind, stale_sources
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.prefix import ask_with_libraries, require_interpreter, require_numpy
 from naiad.interpreters.probe import Interpreter, ask
@@ -108,7 +108,7 @@ def _complete_bytecode(
         told = [kind.tag, kind.magic.hex(), *(files[name].path for name in stale)]
     answer = run_script(
         python,
-        Path(__file__).with_name("_bytecode_script.py"),
+        COMPLETION_SCRIPT,
         mark="naiad-bytecode:",
         arguments=[str(_COMPILED_AT_ONCE), *told],
         library_path=_own_libraries(prefix),

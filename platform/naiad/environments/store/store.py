@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.environments.progress import Reporter
-from naiad.environments.store.digest import Content, content_of, fingerprint
+from naiad.environments.store.archive_digest import Content, content_of, fingerprint
 from naiad.environments.store.file_digests import Written
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import Stored, is_marked, read_record

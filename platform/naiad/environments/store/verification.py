@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.environments.archives.trust import Trust
+from naiad.environments.archives.signatures import Trust
 from naiad.environments.progress import Reporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.file_digests import Alterations, compare_files
+from naiad.environments.store.leases import Uses
 from naiad.environments.store.store import Store
-from naiad.environments.store.uses import Uses
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["Verdict", "verify_archive", "verify_entries"]

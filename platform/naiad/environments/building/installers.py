@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.environments.building.base import BaseInterpreter
-from naiad.environments.building.pip_install import clean_environ, find_pip, install_command, pip_command, pip_settings
+from packaging.version import InvalidVersion, Version
+from virtualenv.seed.wheels.embed import get_embed_wheel
+
+from naiad.environments.building.base_interpreter import BaseInterpreter
 from naiad.environments.building.requirements import Wanted
-from naiad.environments.building.uv_install import find_uv, uv_command, uv_environ
 from naiad.environments.progress import Progress, Reporter
 from naiad.errors import ExecutionEnvironmentError, OptionError
 
-__all__ = ["INSTALLERS", "InstallOptions", "blamed_package", "download", "install", "run_installer"]
+__all__ = [
+    "INSTALLERS",
+    "InstallOptions",
+    "blamed_package",
+    "clean_environ",
+    "download",
+    "find_pip",
+    "find_uv",
+    "install",
+    "install_command",
+    "pip_command",
+    "pip_settings",
+    "run_installer",
+    "uv_command",
+    "uv_environ",
+    "uv_resolve_command",
+]
 
 INSTALLERS = ("auto", "pip", "uv")
 """Which may be asked for: `auto` is uv where it is installed."""
@@ -235,3 +256,128 @@ class _Watch:
             finished=finished,
         )
         self._reporter.progress(event)
+
+
+# A user's settings for other places must not send packages there.
+_UNWANTED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE")
+_QUIET = (
+    *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
+    *("--no-compile", "--no-user"),
+)
+# Since then pip can tell how far a download is in a way that programs can read.
+_FIRST_WITH_RAW_PROGRESS = Version("24.1")
+_SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
+
+
+def find_pip(base: BaseInterpreter) -> Path:
+    """A wheel of pip that runs under an interpreter: of virtualenv, or else the interpreter's own.
+
+    Raises:
+        ExecutionEnvironmentError: There is neither.
+    """
+    wheel = get_embed_wheel("pip", base.minor)
+    if wheel is not None:
+        return Path(wheel.path)
+    own = sorted(base.stdlib.glob("ensurepip/_bundled/pip-*.whl"))
+    if own:
+        return own[-1]
+    raise ExecutionEnvironmentError(
+        f"no pip for Python {base.version}: virtualenv brings none for it and {base.stdlib}/ensurepip has none either"
+    )
+
+
+def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
+    """How a pip in a wheel is started under an interpreter."""
+    return [str(python), "-I", f"{pip}/pip", verb, *(_QUIET if verb == "install" else _QUIET[:2])]
+
+
+def install_command(pip: Path, python: Path) -> list[str]:
+    """How it installs, telling how far it is."""
+    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _tells_progress(pip) else "off"]
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for an installer: the user's, without those that would lead it elsewhere."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
+    # Debian's Python would put packages and scripts under <prefix>/local, where nobody looks for scripts.
+    return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
+
+
+def pip_settings() -> dict[str, list[str]]:
+    """What the user's settings say about indexes and the like, for installers that do not read them.
+
+    Asked under our own interpreter: one that is being built may be too old, or too bare, for questions.
+
+    Raises:
+        ExecutionEnvironmentError: pip does not answer. Going on would mean to ask other indexes than the user's.
+    """
+    pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
+    run = subprocess.run(
+        [sys.executable, "-I", f"{pip.path if pip is not None else ''}/pip", "config", "list"],
+        env=clean_environ(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise ExecutionEnvironmentError(f"pip does not tell its settings: {run.stderr.strip()[-500:]}")
+    matches = filter(None, map(_SETTING.match, run.stdout.splitlines()))
+    # Variables come last, and win, as with pip.
+    return {match[1]: str(ast.literal_eval(match[2])).split() for match in matches}
+
+
+def _tells_progress(pip: Path) -> bool:
+    try:
+        return Version(pip.name.split("-")[1]) >= _FIRST_WITH_RAW_PROGRESS
+    except (IndexError, InvalidVersion):
+        return False
+
+
+def find_uv() -> Path | None:
+    """The uv on PATH, or the one installed beside naiad."""
+    found = shutil.which("uv")
+    if found is not None:
+        return Path(found)
+    try:
+        return Path(importlib.import_module("uv").find_uv_bin())
+    except (ImportError, AttributeError, FileNotFoundError):
+        return None
+
+
+def uv_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """How it installs what pip would install with these settings."""
+    return [
+        *(str(uv), "pip", "install", "--python", str(python), "--break-system-packages"),
+        # Linked files would be written to in uv's cache when prefixes are mended.
+        *("--link-mode", "copy"),
+        *_as_pip(settings),
+    ]
+
+
+def uv_resolve_command(uv: Path, minor: str, settings: Mapping[str, list[str]]) -> list[str]:
+    """How it tells what would be installed under a Python that need not be here."""
+    return [
+        *(str(uv), "pip", "compile", "--python-version", minor, "--only-binary", ":all:", "--quiet"),
+        *("--generate-hashes", "--no-header", "--no-annotate"),
+        *_as_pip(settings),
+    ]
+
+
+def _as_pip(settings: Mapping[str, list[str]]) -> list[str]:
+    indexes = [f"--default-index={url}" for url in settings.get("index-url", ())]
+    indexes += [f"--index={url}" for url in settings.get("extra-index-url", ())]
+    indexes += [f"--find-links={place}" for place in settings.get("find-links", ())]
+    indexes += [f"--allow-insecure-host={host}" for host in settings.get("trusted-host", ())]
+    if settings.get("no-index", ["0"])[-1].lower() in {"1", "true", "yes", "on"}:
+        indexes.append("--no-index")
+    # pip looks into all indexes for the best version.
+    quiet = ("--no-config", "--no-progress", "--color", "never", "--no-python-downloads")
+    return [*quiet, "--index-strategy", "unsafe-best-match", *indexes]
+
+
+def uv_environ(environ: Mapping[str, str], settings: Mapping[str, list[str]]) -> dict[str, str]:
+    """Its variables, with pip's certificates."""
+    certificates = settings.get("cert")
+    kept = {name: value for name, value in environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
+    return {**kept, "SSL_CERT_FILE": certificates[-1]} if certificates else kept

@@ -6,8 +6,8 @@ import stat
 import struct
 
 import pytest
+from naiad.environments.bytecode import Kind, bytecode_of, main_kind, stale_sources
 from naiad.environments.store.file_digests import Found, Written
-from naiad.environments.store.staleness import Kind, bytecode_of, main_kind, stale_sources
 
 KIND = Kind("cpython-311", b"abcd")
 SOURCE, CACHE = "lib/python3.11/m.py", "lib/python3.11/__pycache__/m.cpython-311.pyc"

@@ -7,15 +7,15 @@ import threading
 from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource, shown
-from naiad.environments.archives.trust import read_signatures
+from naiad.environments.archives.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import Reporter
-from naiad.environments.store.digest import Content
+from naiad.environments.store.archive_digest import Content
 from naiad.environments.store.eviction import shrink
+from naiad.environments.store.leases import Lease, Uses
 from naiad.environments.store.record import Stored
 from naiad.environments.store.store import Store
-from naiad.environments.store.uses import Lease, Uses
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["Archives"]

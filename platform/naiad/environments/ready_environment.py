@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad import json_cache
-from naiad.environments.store.uses import Lease
+from naiad.environments.store.leases import Lease
 from naiad.interpreters.versions import PythonVersion, version_text
 
 # Dropped from every guest:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from environments.building.elves import RPATH, RUNPATH, write_elf
-from naiad.environments.building.base import BaseInterpreter, copy_base
+from naiad.environments.building.base_interpreter import BaseInterpreter, copy_base
 from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.building.relocate import relative_search_path, relocate_binaries, relocate_texts
+from naiad.environments.building.relocation import relative_search_path, relocate_binaries, relocate_texts
 from naiad.errors import ExecutionEnvironmentError
 
 

@@ -14,10 +14,10 @@ from environments import makers
 from environments.makers import member, write_tar
 from environments.web import serving
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.environments.archives.trust import Trust, create_key, read_trust, sign
+from naiad.environments.archives.signatures import Trust, create_key, read_trust, sign
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
-from naiad.environments.store.digest import digest_of
+from naiad.environments.store.archive_digest import digest_of
 from naiad.errors import ExecutionEnvironmentError
 
 pytest.importorskip("cryptography")

@@ -17,17 +17,16 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
-from naiad.environments.store.eviction import choose_removals, remove_entry
-from naiad.environments.store.garbage import collect_garbage
+from naiad.environments.store.eviction import choose_removals, collect_garbage, remove_entry
+from naiad.environments.store.leases import Uses
 from naiad.environments.store.store import Store
-from naiad.environments.store.uses import Uses
 from naiad.errors import ExecutionEnvironmentError
 
 DAY = 86_400
 HOLD = """
 import sys
 from pathlib import Path
-from naiad.environments.store.uses import Uses
+from naiad.environments.store.leases import Uses
 lease = Uses(Path(sys.argv[1])).hold(sys.argv[2])
 print("held", flush=True)
 sys.stdin.read()
@@ -165,7 +164,7 @@ def test_what_is_not_there_cannot_be_removed(store):
 def test_a_store_that_cannot_be_written_to_is_used_without_locks(store, archive, recorder, monkeypatch):
     """Root may write anywhere, so the calls say no themselves."""
     shutil.rmtree(store / "uses", ignore_errors=True)
-    monkeypatch.setattr("naiad.environments.store.uses.os.open", refuse)
+    monkeypatch.setattr("naiad.environments.store.leases.os.open", refuse)
 
     ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
 

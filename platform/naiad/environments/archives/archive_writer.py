@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 import zstandard
 
-from naiad.environments.building.gzip_writing import gzip_writer
+from naiad.environments.archives.parallel_gzip import gzip_writer
 
 __all__ = ["FORMATS", "MTIME", "Packed", "write_archive"]
 

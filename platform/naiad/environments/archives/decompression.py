@@ -21,13 +21,14 @@ import zstandard
 if TYPE_CHECKING:
     from types import ModuleType
 
+__all__ = ["BROKEN", "ForwardReader", "decoder", "read_ahead", "read_plainly"]
+
 igzip: ModuleType | None
 try:
     from isal import igzip, isal_zlib
 except ImportError:  # no wheel for this machine: the standard library's takes twice as long
     igzip = None
 
-__all__ = ["BROKEN", "ForwardReader", "decoder", "read_ahead", "read_plainly"]
 
 BROKEN: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.ZstdError)
 """What the decoders raise on damaged input, beside EOFError, and OSError of gzip and bz2."""

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from naiad.environments.building.base import BaseInterpreter, copy_base, inspect_base
-from naiad.environments.building.bytecode import compile_environment
+from naiad.environments.building.base_interpreter import BaseInterpreter, copy_base, inspect_base
 from naiad.environments.building.conda_meta import record_interpreter, write_history
-from naiad.environments.building.installed import site_folders
-from naiad.environments.building.relocate import relocate_binaries, relocate_texts
+from naiad.environments.building.relocation import relocate_binaries, relocate_texts
+from naiad.environments.bytecode import compile_environment
+from naiad.environments.installed_packages import site_folders
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.prefix import interpreter_of
 

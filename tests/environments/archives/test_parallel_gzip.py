@@ -9,7 +9,7 @@ import random
 import threading
 
 import pytest
-from naiad.environments.building.gzip_writing import gzip_writer
+from naiad.environments.archives.parallel_gzip import gzip_writer
 
 MB = 1 << 20
 

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.environments.building.elf import read_dynamic_section
-from naiad.environments.building.relocate import relocate_binaries, relocate_texts
-from naiad.errors import ExecutionEnvironmentError
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-__all__ = ["BaseInterpreter", "copy_base", "inspect_base"]
+from naiad.config.server.store_location import find_store
+from naiad.environments.building.elf import read_dynamic_section
+from naiad.environments.building.lockfiles import read_head
+from naiad.environments.building.recipe import LOCK_FILE, Preference, Recipe
+from naiad.environments.building.relocation import relocate_binaries, relocate_texts
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
+from naiad.interpreters.discovery import find_interpreter, found_interpreters
+from naiad.interpreters.versions import matches
+
+__all__ = ["BaseInterpreter", "choose", "copy_base", "find_base", "inspect_base", "installed_minors", "wishes"]
 
 # Asked of the interpreter itself: where a distribution puts its standard library is its own affair. In a venv these
 # are the paths of the interpreter behind it.
@@ -205,3 +214,79 @@ def _build_settings(prefix: Path) -> Iterator[Path]:
     """The files by which `sysconfig` and compilers of packages learn where Python lies."""
     for pattern in ("_sysconfigdata*.py", "_sysconfig_vars*.json", "config-*/Makefile", "config-*/python-config.py"):
         yield from prefix.glob(f"lib*/python*/{pattern}")
+
+
+def choose(recipe: Recipe, python: str | None) -> Path:
+    """The interpreter to copy: the one asked for, or the newest of those the recipe takes, by its preference.
+
+    Raises:
+        InterpreterNotFoundError: There is none.
+        OptionError: What is asked for is no version.
+    """
+    if python is not None and "/" in python:
+        return Path(python)
+    return find_base(recipe, *wishes(recipe, python, sys.version_info[:2]))
+
+
+def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
+    """The newest interpreter of the first of several sets of versions that the machine has one of.
+
+    Raises:
+        InterpreterNotFoundError: There is none of any.
+    """
+    last = InterpreterNotFoundError("no version is left to look for")
+    for versions in wanted:
+        try:
+            return find_interpreter(versions, _cache(), need_numpy=False).python
+        except InterpreterNotFoundError as error:
+            last = error
+    raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
+
+
+def installed_minors(versions: SpecifierSet) -> list[str]:
+    """Which of these versions are on the machine, `3.12`; one at least.
+
+    Raises:
+        InterpreterNotFoundError: There is none.
+    """
+    found = {one.version for one in found_interpreters(_cache()) if matches(versions, one.version)}
+    if not found:
+        find_interpreter(versions, _cache(), need_numpy=False)  # says what was looked at
+    return [f"{major}.{minor}" for major, minor in sorted({version[:2] for version in found})]
+
+
+def wishes(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
+    """Sets of versions to look for, the dearest first."""
+    if python is not None:
+        return [_exactly(python)]
+    known = _locked(recipe)
+    if recipe.prefer is Preference.NEWEST:
+        return known or [recipe.python]
+    own = SpecifierSet(f"=={host[0]}.{host[1]}.*")
+    if known:
+        first = [one for one in known if (one == own) == (recipe.prefer is Preference.HOST)]
+        return [*first, *(one for one in known if one not in first)]
+    sign = "==" if recipe.prefer is Preference.HOST else "!="
+    return [recipe.python & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), recipe.python]
+
+
+def _locked(recipe: Recipe) -> list[SpecifierSet]:
+    """Each version that our lock holds for, the newest first: others would only be refused."""
+    if recipe.lock is None or recipe.lock.name != LOCK_FILE:
+        return []
+    minors = [tuple(map(int, minor.split("."))) for minor in read_head(recipe.lock).pythons]
+    return [SpecifierSet("==" + ".".join(map(str, minor)) + ".*") for minor in sorted(minors, reverse=True)]
+
+
+def _exactly(version: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(f"=={version}" if re.fullmatch(r"\d+\.\d+\.\d+.*", version) else f"=={version}.*")
+    except InvalidSpecifier:
+        raise OptionError(
+            f"'{version}' is no version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
+        ) from None
+
+
+def _cache() -> Path:
+    # The default store's own, so that what serving has asked is known here.
+    return find_store("", os.environ).path / "interpreters"
