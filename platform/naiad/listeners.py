@@ -25,11 +25,11 @@ from naiad.frontends.http1.messages import Exchange
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
-from naiad.frontends.metrics.cache import cache_families
-from naiad.frontends.metrics.collect import Collector
-from naiad.frontends.metrics.custom import custom_families
-from naiad.frontends.metrics.guests import guest_families, store_families
+from naiad.frontends.metrics.custom_families import custom_families
+from naiad.frontends.metrics.families import Collector
+from naiad.frontends.metrics.naiad_families import guest_families, store_families
 from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.metrics.triton_families import cache_families
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 

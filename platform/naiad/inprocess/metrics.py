@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 
-from naiad.frontends.metrics.families import Family, Kind, Sample
+from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.inprocess.enums import MetricKind
 from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError
 
@@ -13,7 +13,7 @@ __all__ = ["Metric", "MetricFamily", "own_families"]
 
 _Labels = tuple[tuple[str, str], ...]
 
-_KINDS = {MetricKind.COUNTER: Kind.COUNTER, MetricKind.GAUGE: Kind.GAUGE}
+_KINDS = {MetricKind.COUNTER: MetricType.COUNTER, MetricKind.GAUGE: MetricType.GAUGE}
 _lock = threading.Lock()
 
 

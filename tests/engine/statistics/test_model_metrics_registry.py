@@ -8,7 +8,7 @@ from naiad.engine.calls.services import ModelServices
 from naiad.engine.registry import Registry
 from naiad.engine.statistics.model_metrics import ModelMetrics
 from naiad.errors import InvalidRequestError, ProtocolError
-from naiad.frontends.metrics.custom import custom_families
+from naiad.frontends.metrics.custom_families import custom_families
 from naiad.frontends.metrics.families import render
 
 

@@ -9,7 +9,7 @@ from naiad.engine.serving.instance import death_reason
 from naiad.environments.store.entries import entry_sizes
 from naiad.errors import GuestDiedError
 from naiad.frontends.metrics.families import render
-from naiad.frontends.metrics.guests import guest_families, store_families
+from naiad.frontends.metrics.naiad_families import guest_families, store_families
 from naiad.protocol.metadata import InstanceStatus
 
 

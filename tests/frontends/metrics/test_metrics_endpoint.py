@@ -7,7 +7,7 @@ import socket
 import pytest
 from fakes.engine import FakeEngine
 from naiad.errors import Code, NaiadError, OptionError
-from naiad.frontends.metrics.families import Family, Kind, Sample
+from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.protocol.metadata import ModelStatistics
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,7 +33,7 @@ def test_the_whole_page_is_text_that_prometheus_reads(served):
 
 
 def test_families_of_others_share_the_page(served):
-    served.collectors.append(lambda: [Family("more", "h", Kind.GAUGE, [Sample({"model": "m"}, 4)])])
+    served.collectors.append(lambda: [Family("more", "h", MetricType.GAUGE, [Sample({"model": "m"}, 4)])])
     assert b'more{model="m"} 4\n' in served.ask()[1]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psutil
 import pytest
 from fakes.engine import sample_statistics
-from naiad.frontends.metrics import collect
-from naiad.frontends.metrics.families import Family, Kind, Sample, render
+from naiad.frontends.metrics import triton_families
+from naiad.frontends.metrics.families import Family, MetricType, Sample, render
 from naiad.protocol.metadata import ModelStatistics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +15,9 @@ LABELS = 'model="add_sub",version="1"'
 
 def test_the_reference_prints_the_same_lines_for_the_same_statistics():
     """Names, help texts, kinds, order and labels are facts of the reference (its 2.51 printed them)."""
-    text = render(collect.model_families([ModelStatistics(name="add_sub", version="1", inference_count=26)])).decode()
+    text = render(
+        triton_families.model_families([ModelStatistics(name="add_sub", version="1", inference_count=26)])
+    ).decode()
     assert (
         text
         == f"""\
@@ -67,7 +69,7 @@ def values(families):
 
 
 def test_every_statistic_has_its_metric_and_durations_are_in_microseconds():
-    found = values(collect.model_families([sample_statistics("m", "3")]))
+    found = values(triton_families.model_families([sample_statistics("m", "3")]))
     assert found == {
         ("nv_inference_request_success", "m", "3"): 20,
         ("nv_inference_request_failure", "m", "OTHER", "3"): 3,
@@ -93,43 +95,47 @@ def test_every_statistic_has_its_metric_and_durations_are_in_microseconds():
 
 def test_series_exist_from_load_and_vanish_with_the_model():
     two = [ModelStatistics(name="a", version="1"), ModelStatistics(name="a", version="2")]
-    assert ("nv_inference_count", "a", "2") in values(collect.model_families(two))
-    assert render(collect.model_families([])) == b""
+    assert ("nv_inference_count", "a", "2") in values(triton_families.model_families(two))
+    assert render(triton_families.model_families([])) == b""
 
 
 def test_models_without_a_cache_have_no_cache_series():
-    assert b"nv_cache" not in render(collect.model_families([ModelStatistics(name="a", version="1")]))
+    assert b"nv_cache" not in render(triton_families.model_families([ModelStatistics(name="a", version="1")]))
 
 
 def test_without_counters_of_latencies_requests_are_still_counted():
     """The reference's then stay at zero, which is of no use."""
-    names = {name for name, *_ in values(collect.model_families([sample_statistics("m")], with_counters=False))}
+    names = {
+        name for name, *_ in values(triton_families.model_families([sample_statistics("m")], with_durations=False))
+    }
     assert {"nv_inference_request_success", "nv_inference_count"} <= names
     assert not [name for name in names if "duration_us" in name or "cache" in name]
 
 
 def test_tags_of_a_model_are_labels_of_all_its_series_in_the_references_order():
     tagged = ModelStatistics(name="m", version="1", tags={"b": "x", "A": "y"})
-    (line, *_) = [line for line in render(collect.model_families([tagged])).decode().splitlines() if "BACKEND" in line]
+    (line, *_) = [
+        line for line in render(triton_families.model_families([tagged])).decode().splitlines() if "BACKEND" in line
+    ]
     assert line == 'nv_inference_request_failure{_A="y",_b="x",model="m",reason="BACKEND",version="1"} 0'
 
 
 def test_a_namespace_is_a_label_where_there_are_some():
     named = ModelStatistics(name="m", version="1", namespace="/models/a", tags={"z": "x"})
     assert b'nv_inference_count{_z="x",model="m",namespace="/models/a",version="1"} 0' in render(
-        collect.model_families([named])
+        triton_families.model_families([named])
     )
 
 
 def test_there_is_no_pool_of_pinned_memory():
-    assert values(collect.memory_pool_families()) == {
+    assert values(triton_families.memory_pool_families()) == {
         ("nv_pinned_memory_pool_total_bytes",): 0,
         ("nv_pinned_memory_pool_used_bytes",): 0,
     }
 
 
 def test_the_machine_has_memory_and_a_utilization_between_none_and_all():
-    found = values(collect.system_families())
+    found = values(triton_families.system_families())
     assert found["nv_cpu_memory_total_bytes",] == psutil.virtual_memory().total
     assert 0 < found["nv_cpu_memory_used_bytes",] < found["nv_cpu_memory_total_bytes",]
     assert 0 <= found["nv_cpu_utilization",] <= 1
@@ -137,7 +143,7 @@ def test_the_machine_has_memory_and_a_utilization_between_none_and_all():
 
 @pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "two\nlines", "ünïcödé", "{}, ="])
 def test_labels_with_any_text_are_read_back_by_prometheus_own_parser(name):
-    family = Family("m", "a\nb\\c", Kind.GAUGE, [Sample({"model": name, "other": ""}, 0.5)])
+    family = Family("m", "a\nb\\c", MetricType.GAUGE, [Sample({"model": name, "other": ""}, 0.5)])
     (parsed,) = text_string_to_metric_families(render([family]).decode())
     assert parsed.samples[0].labels == {"model": name, "other": ""}
     assert parsed.samples[0].value == 0.5
@@ -146,4 +152,4 @@ def test_labels_with_any_text_are_read_back_by_prometheus_own_parser(name):
 
 
 def test_numbers_beyond_a_doubles_precision_are_written_in_full():
-    assert render([Family("m", "h", Kind.COUNTER, [Sample({}, 2**63 - 1)])]).endswith(b"m 9223372036854775807\n")
+    assert render([Family("m", "h", MetricType.COUNTER, [Sample({}, 2**63 - 1)])]).endswith(b"m 9223372036854775807\n")

@@ -1,1 +1,1 @@
-"""Prometheus text, collected at scrape time."""
+"""The metrics endpoint: families of metrics by origin, and the server that renders them."""

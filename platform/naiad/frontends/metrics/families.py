@@ -1,23 +1,26 @@
 """Metric families and Prometheus' text format for them.
 
-prometheus_client renders too, but puts `_total` behind the names of counters, and the dashboards that exist for the
-reference ask for its names, which have no such ending.
+prometheus_client is not used because it appends `_total` to the names of counters. The reference's names, which
+existing dashboards query, have no such suffix.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TypeAlias
 
 from naiad.protocol.metadata import ModelStatistics
 
-_EXACT = 1e15
+_MAX_INTEGER = 1e15
+"""Bound below which a float represents each integer exactly (2**53), with a margin."""
 
 
-class Kind(enum.Enum):
-    """Kind of a metric, as the text format spells it."""
+class MetricType(enum.Enum):
+    """Type of a metric, as spelled in the text format."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -27,12 +30,12 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series' value.
+    """The value of one series.
 
     Attributes:
-        labels: Its labels.
+        labels: Labels of the series.
         value: Its value.
-        suffix: What its name has behind the family's, as the series of histograms do.
+        suffix: Appended to the family's name, such as `_count` for a histogram.
     """
 
     labels: Mapping[str, str]
@@ -45,51 +48,80 @@ class Family:
     """All series of one name.
 
     Attributes:
-        name: The metric's name.
-        help: What it counts, for people.
-        kind: What its values are.
-        samples: The series.
+        name: Name of the metric.
+        help: Its description.
+        type: Its type.
+        samples: Its series.
     """
 
     name: str
     help: str
-    kind: Kind
+    type: MetricType
     samples: list[Sample] = field(default_factory=list)
 
 
+Collector: TypeAlias = Callable[[], Iterable[Family]]
+"""Returns families at the time of a scrape."""
+
+
+def single_gauge(name: str, text: str, value: float) -> Family:
+    """A gauge with one series and no labels."""
+    return Family(name, text, MetricType.GAUGE, [Sample({}, value)])
+
+
+def histogram_samples(
+    labels: Mapping[str, str], counts: Sequence[int], total: float, bounds: Sequence[float]
+) -> Iterator[Sample]:
+    """The series of one histogram, in the reference's order.
+
+    Args:
+        labels: Labels of the histogram.
+        counts: Observations in each bucket, not cumulated; the last bucket has no upper bound.
+        total: Sum of all observations.
+        bounds: Upper bounds of all buckets but the last.
+    """
+    yield Sample(labels, sum(counts), "_count")
+    yield Sample(labels, total, "_sum")
+    for bound, count in zip((*bounds, math.inf), accumulate(counts), strict=True):
+        yield Sample({**labels, "le": number(bound)}, count, "_bucket")
+
+
 def render(families: Iterable[Family]) -> bytes:
-    """The families in the text format (version 0.0.4); those without a series are left out, as in the reference."""
+    """The families in the text format (version 0.0.4); families without series are omitted, as in the reference."""
     lines: list[str] = []
-    for family in _merged(families):
+    for family in _merge(families):
         lines.append(f"# HELP {family.name} {_escape_help(family.help)}\n")
-        lines.append(f"# TYPE {family.name} {family.kind.value}\n")
+        lines.append(f"# TYPE {family.name} {family.type.value}\n")
         lines += (
             f"{family.name}{sample.suffix}{_labels(sample.labels)} {number(sample.value)}\n"
             for sample in family.samples
         )
-    return "".join(lines).encode("utf-8", "replace")  # halves of surrogate pairs, in a model's texts
+    return "".join(lines).encode("utf-8", "replace")  # a model's label may hold lone surrogates
 
 
 def number(value: float) -> str:
-    """A value as the text format spells it, whole numbers without a point."""
+    """A value as spelled in the text format; whole numbers have no decimal point."""
     if isinstance(value, float):
         if math.isinf(value):
             return "+Inf" if value > 0 else "-Inf"
-        if value.is_integer() and abs(value) < _EXACT:
+        if value.is_integer() and abs(value) < _MAX_INTEGER:
             return str(int(value))
     return "NaN" if math.isnan(value) else str(value)
 
 
-def model_labels(model: ModelStatistics, **more: str) -> dict[str, str]:
-    """The labels of a model's series, sorted as in the reference."""
+def model_labels(model: ModelStatistics, **extra: str) -> dict[str, str]:
+    """The labels of a model's series, sorted by name as in the reference."""
     tags = {f"_{name}": value for name, value in model.tags.items()}
     if model.namespace:
         tags["namespace"] = model.namespace
-    return dict(sorted({**tags, "model": model.name, "version": model.version, **more}.items()))
+    return dict(sorted({**tags, "model": model.name, "version": model.version, **extra}.items()))
 
 
-def _merged(families: Iterable[Family]) -> list[Family]:
-    """Those with series, each name once: a model may count under a name of the server's. The first kind wins."""
+def _merge(families: Iterable[Family]) -> list[Family]:
+    """The families that have series, one for each name.
+
+    A model may define a metric with a name of the server's. Its series are added if the types agree, else dropped.
+    """
     merged: dict[str, Family] = {}
     for family in families:
         if not family.samples:
@@ -97,7 +129,7 @@ def _merged(families: Iterable[Family]) -> list[Family]:
         known = merged.get(family.name)
         if known is None:
             merged[family.name] = family
-        elif known.kind is family.kind:
+        elif known.type is family.type:
             merged[family.name] = replace(known, samples=known.samples + family.samples)
     return list(merged.values())
 

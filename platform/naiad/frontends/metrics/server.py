@@ -11,9 +11,8 @@ import psutil
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError, OptionError
-from naiad.frontends.metrics import collect
-from naiad.frontends.metrics.collect import Collector
-from naiad.frontends.metrics.families import render
+from naiad.frontends.metrics import triton_families
+from naiad.frontends.metrics.families import Collector, render
 from naiad.frontends.status import HTTP_STATUS
 
 _MAX_REQUEST = 64 * 1024
@@ -98,12 +97,12 @@ class MetricsFrontend:
 
     def scrape(self) -> bytes:
         """All metrics now, in Prometheus' text format."""
-        families = collect.model_families(self._engine.statistics(), with_counters=self._with_counters)
-        families += collect.memory_pool_families()
+        families = triton_families.model_families(self._engine.statistics(), with_durations=self._with_counters)
+        families += triton_families.memory_pool_families()
         for collector in self._collectors:
             families.extend(collector())
         if self._with_system:
-            families.extend(collect.system_families())
+            families.extend(triton_families.system_families())
         return render(families)
 
 

@@ -1,4 +1,4 @@
-"""What only naiad has: guests, their memory and their deaths, and the store of environments."""
+"""Metrics that only naiad has (`naiad_*`): guests, their memory and restarts, and the environment store."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from contextlib import suppress
 
 import psutil
 
-from naiad.frontends.metrics.families import Family, Kind, Sample
+from naiad.frontends.metrics.families import Family, MetricType, Sample, single_gauge
 from naiad.protocol.metadata import InstanceStatus
 
 
 def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
-    """Guests alive, restarted, and what they hold."""
+    """Number, restarts and memory of the guests."""
     alive: Counter[tuple[tuple[str, str], ...]] = Counter()
     for instance in instances:
         alive[tuple(_model(instance).items())] += bool(instance.pid)
     return [
         Family(
             "naiad_guests_alive",
-            "Number of guest processes that serve, per model",
-            Kind.GAUGE,
+            "Number of running guest processes, per model",
+            MetricType.GAUGE,
             [Sample(dict(model), count) for model, count in sorted(alive.items())],
         ),
         Family(
             "naiad_guest_restarts_total",
-            "Number of guest processes that took the place of one that died, by what that died of",
-            Kind.COUNTER,
+            "Number of guest processes that were restarted, by the reason of the exit",
+            MetricType.COUNTER,
             [
                 Sample(_labels(instance, reason=reason), count)
                 for instance in instances
@@ -36,49 +36,45 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
         ),
         Family(
             "naiad_input_segment_used_bytes",
-            "Shared memory that holds inputs of requests now, per instance",
-            Kind.GAUGE,
+            "Shared memory in use by inputs of requests, per instance",
+            MetricType.GAUGE,
             [Sample(_labels(instance), instance.input_byte_size) for instance in instances],
         ),
         Family(
             "naiad_output_blocks_lent",
-            "Blocks of shared memory that responses on their way to clients refer to, per instance",
-            Kind.GAUGE,
+            "Blocks of shared memory borrowed by responses that are not sent completely, per instance",
+            MetricType.GAUGE,
             [Sample(_labels(instance), instance.lent_outputs) for instance in instances],
         ),
         Family(
             "naiad_guest_memory_bytes",
-            "Memory of a guest process that is resident, and of that what it shares",
-            Kind.GAUGE,
+            "Resident memory of a guest process, and the shared part of it",
+            MetricType.GAUGE,
             [sample for instance in instances if instance.pid for sample in _memory(instance)],
         ),
     ]
 
 
 def store_families(sizes: Sequence[int]) -> list[Family]:
-    """The store of environments, by the sizes of its entries."""
+    """Size of the environment store, from the sizes of its entries in bytes."""
     return [
-        _gauge("naiad_environment_store_bytes", "Size of all unpacked environments in the store", sum(sizes)),
-        _gauge("naiad_environment_store_entries", "Number of unpacked environments in the store", len(sizes)),
+        single_gauge("naiad_environment_store_bytes", "Size of all unpacked environments in the store", sum(sizes)),
+        single_gauge("naiad_environment_store_entries", "Number of unpacked environments in the store", len(sizes)),
     ]
 
 
 def _memory(instance: InstanceStatus) -> Iterable[Sample]:
-    with suppress(psutil.Error):  # it may end just now
+    with suppress(psutil.Error):  # the guest has exited since
         found = psutil.Process(instance.pid).memory_info()
         yield Sample(_labels(instance, kind="resident"), found.rss)
-        if hasattr(found, "shared"):  # Linux has it
+        if hasattr(found, "shared"):  # on Linux only
             yield Sample(_labels(instance, kind="shared"), found.shared)
 
 
-def _labels(instance: InstanceStatus, **more: str) -> dict[str, str]:
-    return dict(sorted({**_model(instance), "instance": instance.name, **more}.items()))
+def _labels(instance: InstanceStatus, **extra: str) -> dict[str, str]:
+    return dict(sorted({**_model(instance), "instance": instance.name, **extra}.items()))
 
 
 def _model(instance: InstanceStatus) -> dict[str, str]:
     namespace = {"namespace": instance.namespace} if instance.namespace else {}
     return {"model": instance.model, **namespace, "version": instance.version}
-
-
-def _gauge(name: str, text: str, value: float) -> Family:
-    return Family(name, text, Kind.GAUGE, [Sample({}, value)])

@@ -1,0 +1,254 @@
+"""Triton's metrics (`nv_*`), with its names, help texts and order (CORE src/metrics.cc).
+
+They are computed when they are scraped, from the statistics that the engine keeps anyway: no counter is updated twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import psutil
+
+from naiad.frontends.metrics.families import (
+    Family,
+    MetricType,
+    Sample,
+    histogram_samples,
+    model_labels,
+    number,
+    single_gauge,
+)
+from naiad.protocol.metadata import CacheStatistics, ModelStatistics, SummaryValue
+
+_Value: TypeAlias = Callable[[ModelStatistics], int]
+_Gauge: TypeAlias = Callable[[ModelStatistics], float]
+
+_COUNT_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
+    (
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda model: model.inference_count,
+    ),
+    (
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda model: model.execution_count,
+    ),
+)
+_DURATION_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda model: model.success.ns // 1000,
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda model: model.queue.ns // 1000,
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda model: model.compute_input.ns // 1000,
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda model: model.compute_infer.ns // 1000,
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda model: model.compute_output.ns // 1000,
+    ),
+)
+
+_GAUGE_FAMILIES: tuple[tuple[str, str, _Gauge], ...] = (
+    (
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda model: model.pending_count,
+    ),
+    ("nv_model_load_duration_secs", "Model load time in seconds", lambda model: model.load_seconds),
+)
+
+_CACHE_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
+    ("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda model: model.cache_hit.count),
+    ("nv_cache_num_misses_per_model", "Number of cache misses per model", lambda model: model.cache_miss.count),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda model: model.cache_hit.ns // 1000,
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        lambda model: model.cache_miss.ns // 1000,
+    ),
+)
+
+_SUMMARIES = {
+    "request": (
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    "queue": (
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    "compute_input": (
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    "compute_infer": (
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    "compute_output": (
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+    "cache_hit": (
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit counts/durations per model, in microseconds.",
+    ),
+    "cache_miss": (
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss counts/durations per model, in microseconds.",
+    ),
+}
+
+_FAILURE_REASONS = ("OTHER", "BACKEND", "CANCELED", "REJECTED")
+
+
+def model_families(statistics: Sequence[ModelStatistics], *, with_durations: bool = True) -> list[Family]:
+    """The metrics of each model version.
+
+    Args:
+        statistics: Of the versions that are ready.
+        with_durations: Whether to include the sums of durations and the cache's counters. The reference switches both
+            off by `--metrics-config=counter_latencies=false`.
+    """
+    cached = [model for model in statistics if model.is_cached]
+    durations = [
+        *(_counter(name, text, statistics, value) for name, text, value in _DURATION_FAMILIES),
+        *(_counter(name, text, cached, value) for name, text, value in _CACHE_FAMILIES),
+    ]
+    return [
+        _counter(
+            "nv_inference_request_success",
+            "Number of successful inference requests, all batch sizes",
+            statistics,
+            lambda model: model.success.count,
+        ),
+        _failures(statistics),
+        *(_counter(name, text, statistics, value) for name, text, value in _COUNT_FAMILIES),
+        *(durations if with_durations else ()),
+        *(Family(name, text, MetricType.GAUGE, _samples(statistics, value)) for name, text, value in _GAUGE_FAMILIES),
+        *_latency_families(statistics),
+        _counter(
+            "naiad_error_responses_total",
+            "Number of requests whose response was an error of the model; they count as successful",
+            statistics,
+            lambda model: model.error_responses,
+        ),
+    ]
+
+
+def memory_pool_families() -> list[Family]:
+    """The pool of pinned memory, always 0: naiad has none, since it leaves GPUs to the models."""
+    return [
+        single_gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+        single_gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+    ]
+
+
+def system_families() -> list[Family]:
+    """CPU and memory of the machine."""
+    memory = psutil.virtual_memory()
+    return [
+        # psutil measures since its last call. The first scrape yields 0, as the reference's first poll does.
+        single_gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100),
+        single_gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+        single_gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.total - memory.available),
+    ]
+
+
+def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
+    return Family(name, text, MetricType.COUNTER, _samples(statistics, value))
+
+
+def _samples(statistics: Iterable[ModelStatistics], value: _Gauge) -> list[Sample]:
+    return [Sample(model_labels(model), value(model)) for model in statistics]
+
+
+def _failures(statistics: Iterable[ModelStatistics]) -> Family:
+    # Reasons without failures are included, as in the reference: queries sum over all of them.
+    samples = [
+        Sample(
+            model_labels(model, reason=reason),
+            model.failures.get(reason, 0) if reason != "OTHER" else model.fail.count - sum(model.failures.values()),
+        )
+        for model in statistics
+        for reason in _FAILURE_REASONS
+    ]
+    return Family(
+        "nv_inference_request_failure",
+        "Number of failed inference requests, all batch sizes",
+        MetricType.COUNTER,
+        samples,
+    )
+
+
+def _latency_families(statistics: Sequence[ModelStatistics]) -> Iterator[Family]:
+    """Summaries and histograms of the models that record them (`--metrics-config`)."""
+    first = [sample for model in statistics for sample in _first_responses(model)]
+    yield Family(
+        "nv_inference_first_response_histogram_ms",
+        "Duration from request to first response in milliseconds",
+        MetricType.HISTOGRAM,
+        first,
+    )
+    for part, (name, text) in _SUMMARIES.items():
+        samples = [
+            sample
+            for model in statistics
+            if part in model.summaries
+            for sample in _summary(model_labels(model), model.summaries[part])
+        ]
+        yield Family(name, text, MetricType.SUMMARY, samples)
+
+
+def _summary(labels: dict[str, str], value: SummaryValue) -> Iterator[Sample]:
+    yield Sample(labels, value.count, "_count")
+    yield Sample(labels, value.sum, "_sum")
+    for quantile, found in value.quantiles:
+        yield Sample({**labels, "quantile": number(quantile)}, found)
+
+
+def _first_responses(model: ModelStatistics) -> Iterator[Sample]:
+    value = model.first_responses
+    if value is not None:
+        yield from histogram_samples(model_labels(model), value.counts, value.sum, value.bounds)
+
+
+def cache_families(cache: CacheStatistics | None) -> list[Family]:
+    """The metrics of the whole response cache; empty for None, a server without a cache."""
+    if cache is None:
+        return []
+    values = (
+        ("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used_byte_size / cache.byte_size),
+        ("nv_cache_num_entries", "Number of responses stored in response cache", cache.entries),
+        ("nv_cache_num_hits", "Number of cache hits in response cache", cache.hits),
+        ("nv_cache_num_misses", "Number of cache misses in response cache", cache.misses),
+        ("nv_cache_num_lookups", "Number of cache lookups in response cache", cache.hits + cache.misses),
+        ("nv_cache_num_evictions", "Number of cache evictions in response cache", cache.evictions),
+        (
+            "nv_cache_lookup_duration",
+            "Total cache lookup duration (hit and miss), in microseconds",
+            cache.lookup_ns // 1000,
+        ),
+        ("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds", cache.insertion_ns // 1000),
+    )
+    return [Family(name, text, MetricType.GAUGE, [Sample({}, value)]) for name, text, value in values]
