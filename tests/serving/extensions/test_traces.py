@@ -25,7 +25,7 @@ class Ignoring:
 def ask(tracer, count=1, model="m", request_id=""):
     for _ in range(count):
         request = InferRequest(model, -1, [], request_id)
-        sink = tracer.traced(request, Ignoring(), "HTTP")
+        sink = tracer.wrap_sink(request, Ignoring(), "HTTP")
         if request.trace is not None:
             request.trace.on_computed(10, 20, 30, 40, 50)
         sink.send(InferResponse(model, 3), True)
@@ -216,7 +216,7 @@ def test_wrong_settings_of_the_exporter_are_refused(setting, text):
 
 def test_without_the_packages_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(OptionError, match=r"mode=opentelemetry needs .*pip install 'naiad\[opentelemetry\]'"):
+    with pytest.raises(OptionError, match=r"mode=opentelemetry\): .*pip install 'naiad\[opentelemetry\]'"):
         Tracer(TraceConfig(levels=("TIMESTAMPS",), open_telemetry=OpenTelemetryConfig()))
 
 

@@ -21,13 +21,13 @@ def trace_settings_changed(
     """
     model = request.model_name
     if model:
-        trace_settings.check_model(engine, model)
+        trace_settings.check_model_exists(engine, model)
     if "trace_file" in request.settings:
-        raise trace_settings.refuse_file()
+        raise trace_settings.read_only_file_error()
     changes: dict[str, Any] = {}
     if "trace_level" in request.settings:
         names = list(request.settings["trace_level"].value)
-        changes["levels"] = trace_settings.levels(names) if names else None
+        changes["levels"] = trace_settings.parse_levels(names) if names else None
     for name, field in trace_settings.NUMBERS.items():
         if name in request.settings:
             changes[field] = _number(name, list(request.settings[name].value))
@@ -43,4 +43,4 @@ def _number(name: str, values: list[str]) -> int | None:
         return None
     if len(values) > 1:
         raise InvalidRequestError(f"expect only 1 value for '{name}'")
-    return trace_settings.number(name, values[0])
+    return trace_settings.parse_number(name, values[0])

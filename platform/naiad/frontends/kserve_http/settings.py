@@ -43,18 +43,18 @@ def answer_trace(request: Request, model: str, engine: EngineDoor, tracer: Trace
         NaiadError: If a setting cannot be changed so.
     """
     if model:
-        trace_settings.check_model(engine, model)
+        trace_settings.check_model_exists(engine, model)
     if request.method == "POST":
         document = parse_json(request.body)
         if "trace_file" in document:
-            raise trace_settings.refuse_file()
+            raise trace_settings.read_only_file_error()
         changes: dict[str, Any] = {}
         if "trace_level" in document:
             _read_levels(document["trace_level"], changes)
         for name, field in trace_settings.NUMBERS.items():
             if name in document:
                 value = document[name]
-                changes[field] = None if value is None else trace_settings.number(name, text(value, ""))
+                changes[field] = None if value is None else trace_settings.parse_number(name, text(value, ""))
         tracer.change(model, changes)
     return json_response(tracer.settings(model))
 
@@ -65,4 +65,4 @@ def _read_levels(value: object, changes: dict[str, Any]) -> None:
     elif not isinstance(value, list):
         raise MalformedRequestError("attempt to access JSON non-array as array")
     elif value:  # no level at all changes nothing
-        changes["levels"] = trace_settings.levels([text(name, "") for name in value])
+        changes["levels"] = trace_settings.parse_levels([text(name, "") for name in value])

@@ -1,4 +1,4 @@
-"""Files of traces: arrays of JSON that grow while the server runs (SRV docs/user_guide/trace.md)."""
+"""Trace files: JSON arrays that grow while the server runs (SRV docs/user_guide/trace.md)."""
 
 from __future__ import annotations
 
@@ -10,51 +10,54 @@ import orjson
 
 logger = logging.getLogger("naiad.trace")
 
-_TOGETHER = 64
-"""Traces written at a time: more would be missed after a crash, fewer would cost a write each."""
+_BATCH = 64
+"""Traces per write: a crash of the server loses at most this many, and opening the file costs little per trace."""
 
 
 class TraceFile:
-    """One file for all traces, or one with a number behind its name for every few of them."""
+    """One file for all traces, or numbered files with a fixed number of traces each.
+
+    The array in the one file is closed by `close`; until then the file ends within the array.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._is_begun = False
-        self._waiting: list[bytes] = []
+        self._has_begun = False
+        self._pending: list[bytes] = []
         self._number = 0
 
     def add(self, events: list[dict[str, Any]]) -> None:
-        """Take one trace into the one file."""
-        self._waiting.append(orjson.dumps(events)[1:-1])
-        if len(self._waiting) >= _TOGETHER:
+        """Append one trace to the one file; it is written with the next batch."""
+        self._pending.append(orjson.dumps(events)[1:-1])
+        if len(self._pending) >= _BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Write the traces that wait."""
-        if self._waiting:
+        """Write the pending traces to the one file."""
+        if self._pending:
             self._write(
-                self._path, (b"," if self._is_begun else b"[") + b",".join(self._waiting), anew=not self._is_begun
+                self._path, (b"," if self._has_begun else b"[") + b",".join(self._pending), truncate=not self._has_begun
             )
-            self._is_begun = True
-            self._waiting.clear()
+            self._has_begun = True
+            self._pending.clear()
 
     def write_numbered(self, traces: list[list[dict[str, Any]]]) -> None:
-        """Write traces into a file of their own."""
+        """Write traces to the next numbered file."""
         body = b",".join([orjson.dumps(events)[1:-1] for events in traces])
-        self._write(f"{self._path}.{self._number}", b"[" + body + b"]", anew=True)
+        self._write(f"{self._path}.{self._number}", b"[" + body + b"]", truncate=True)
         self._number += 1
 
     def close(self) -> None:
-        """Write what waits, and the end of the array."""
+        """Write the pending traces and close the array."""
         self.flush()
-        if self._is_begun:
-            self._write(self._path, b"]", anew=False)
-            self._is_begun = False
+        if self._has_begun:
+            self._write(self._path, b"]", truncate=False)
+            self._has_begun = False
 
     @staticmethod
-    def _write(path: str, data: bytes, *, anew: bool) -> None:
+    def _write(path: str, data: bytes, *, truncate: bool) -> None:
         try:
-            with Path(path).open("wb" if anew else "ab") as file:
+            with Path(path).open("wb" if truncate else "ab") as file:
                 file.write(data)
         except OSError as problem:
-            logger.error("failed creating trace file: %s: %s", path, problem.strerror)  # noqa: TRY400 - no bug of ours
+            logger.error("failed creating trace file: %s: %s", path, problem.strerror)  # noqa: TRY400 - the traceback would say no more than the message

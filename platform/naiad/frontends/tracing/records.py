@@ -1,4 +1,4 @@
-"""Traces as records for files: the reference's own mode (SRV docs/user_guide/trace.md, "JSON Trace Output")."""
+"""Traces as JSON records for files: Triton's own mode (SRV docs/user_guide/trace.md, "JSON Trace Output")."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import count
 from typing import Any
 
 from naiad.errors import NaiadError
-from naiad.frontends.tracing.request_trace import Computation, RequestTrace
+from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse
 
 _ids = count(1)
 
 
-class _Tree:
-    """A client's request and those it led to; taken away whole once the last of them has ended."""
+class _TraceTree:
+    """The records of a client's request and of all requests it causes; complete once the last of them has ended."""
 
-    def __init__(self, levels: tuple[str, ...], take: Callable[[list[dict[str, Any]]], None]) -> None:
+    def __init__(self, levels: tuple[str, ...], on_complete: Callable[[list[dict[str, Any]]], None]) -> None:
         self.with_times = "TIMESTAMPS" in levels
         self.with_tensors = "TENSORS" in levels
-        self._take = take
+        self._on_complete = on_complete
         self._open = 0
         self._records: list[list[dict[str, Any]]] = []
 
@@ -29,94 +29,96 @@ class _Tree:
         self._open += 1
         self._records.append(records)
 
-    def ended(self) -> None:
+    def close_one(self) -> None:
         self._open -= 1
         if not self._open:
-            self._take([record for records in self._records for record in records])
+            self._on_complete([record for records in self._records for record in records])
 
 
-class RecordedTrace(RequestTrace):
-    """Notes as records, each with the number of its trace."""
+class JsonRecorder:
+    """Stores events as JSON records, each with the id of its request's trace."""
 
-    __slots__ = ("_has_name", "_id", "_parent", "_records", "_tree")
+    __slots__ = ("_has_header", "_id", "_parent", "_records", "_request", "_tree")
 
-    def __init__(self, request: InferRequest, tree: _Tree, parent: int = 0) -> None:
-        super().__init__(request)
+    def __init__(self, request: InferRequest, tree: _TraceTree, parent: int = 0) -> None:
+        self._request = request
         self._tree = tree
         self._id = next(_ids)
         self._parent = parent
         self._records: list[dict[str, Any]] = []
-        self._has_name = False
+        self._has_header = False
         tree.add(self._records)
 
     @classmethod
     def root(
-        cls, request: InferRequest, levels: tuple[str, ...], take: Callable[[list[dict[str, Any]]], None]
-    ) -> RecordedTrace:
-        """The trace of a client's request; *take* gets its records and those of its children once all have ended."""
-        return cls(request, _Tree(levels, take))
+        cls, request: InferRequest, levels: tuple[str, ...], on_complete: Callable[[list[dict[str, Any]]], None]
+    ) -> JsonRecorder:
+        """The recorder of a client's request; *on_complete* receives the records of the tree when all have ended."""
+        return cls(request, _TraceTree(levels, on_complete))
 
     @property
     def context(self) -> bytes:
-        """Nothing: there are no spans that a model's own could belong to."""
+        """Empty: there are no spans that a model could add its own to."""
         return b""
 
-    def note(self, name: str, when: int) -> None:
-        """Note what happened to the request in the server."""
+    def record(self, name: str, when: int) -> None:
+        """Record an event in the server."""
         if self._tree.with_times:
             self._records.append({"id": self._id, "timestamps": [{"name": name, "ns": when}]})
 
-    def note_transport(self, name: str, when: int) -> None:
-        """Note what happened on the client's connection."""
-        self.note(name, when)
+    def record_transport(self, name: str, when: int) -> None:
+        """Record an event on the client's connection."""
+        self.record(name, when)
 
-    def note_computation(self, times: Computation) -> None:
-        """Note how a model worked on it."""
-        self.note("COMPUTE_START", times.start)
-        self.note("COMPUTE_INPUT_END", times.input_end)
-        self.note("COMPUTE_OUTPUT_START", times.output_start)
-        self.note("COMPUTE_END", times.end)
+    def record_compute(self, times: ComputeTimes) -> None:
+        """Record the execution by a model."""
+        self.record("COMPUTE_START", times.start)
+        self.record("COMPUTE_INPUT_END", times.input_end)
+        self.record("COMPUTE_OUTPUT_START", times.output_start)
+        self.record("COMPUTE_END", times.end)
 
     def begin(self) -> None:
-        """Note what is asked."""
-        self.note("REQUEST_START", time.monotonic_ns())
+        """Record the start of the request, and its inputs at the level TENSORS."""
+        self.record("REQUEST_START", time.monotonic_ns())
         if self._tree.with_tensors:
-            for tensor in self.request.inputs:
-                self._note_tensor("TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
+            for tensor in self._request.inputs:
+                self._record_tensor("TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
-    def answered(self, response: InferResponse) -> None:
-        """Note a response."""
-        self._name(response.model_version)
+    def record_response(self, response: InferResponse) -> None:
+        """Record a response: its model version, and its outputs at the level TENSORS."""
+        self._insert_header(response.model_version)
         if self._tree.with_tensors:
             for tensor in response.outputs:
-                self._note_tensor("TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
+                self._record_tensor("TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
-    def end_request(self, error: NaiadError | None) -> None:  # noqa: ARG002 - files have no place for it
-        """The request has its last response."""
-        self._name(self.request.model_version)
-        self.note("REQUEST_END", time.monotonic_ns())
+    def end_request(self, error: NaiadError | None) -> None:  # noqa: ARG002 - the format has no errors
+        """Record the end of the request."""
+        self._insert_header(self._request.model_version)
+        self.record("REQUEST_END", time.monotonic_ns())
 
-    def end(self) -> None:
-        """Nothing more will be noted of this request."""
-        self._tree.ended()
+    def close(self) -> None:
+        """Finish the record: nothing follows."""
+        self._tree.close_one()
 
-    def child_of(self, request: InferRequest) -> RecordedTrace:
-        """Make the trace of a request that this one leads to."""
-        return RecordedTrace(request, self._tree, self._id)
+    def create_child(self, request: InferRequest) -> JsonRecorder:
+        """A recorder for a request that this one causes."""
+        return JsonRecorder(request, self._tree, self._id)
 
-    def _name(self, version: int) -> None:
-        """Say what the trace is of, which is known with the first response: the version, if the client named none."""
-        if self._has_name:
+    def _insert_header(self, version: int) -> None:
+        """Insert the record with the model's name and version, which is known with the first response only."""
+        if self._has_header:
             return
-        self._has_name = True
-        named = {"id": self._id, "model_name": self.request.model_name, "model_version": version}
-        if self.request.request_id:
-            named["request_id"] = self.request.request_id
+        self._has_header = True
+        header = {"id": self._id, "model_name": self._request.model_name, "model_version": version}
+        if self._request.request_id:
+            header["request_id"] = self._request.request_id
         if self._parent:
-            named["parent_id"] = self._parent
-        self._records.insert(0, named)
+            header["parent_id"] = self._parent
+        self._records.insert(0, header)
 
-    def _note_tensor(self, activity: str, name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> None:
+    def _record_tensor(
+        self, activity: str, name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer
+    ) -> None:
         tensor = {
             "name": name,
             "data": _elements(datatype, data),
@@ -129,11 +131,11 @@ class RecordedTrace(RequestTrace):
 def _elements(datatype: Datatype, data: Buffer) -> str:
     if datatype is Datatype.BYTES:
         return ",".join(f'"{element.decode("utf-8", "replace")}"' for element in _strings(data))
-    import numpy as np  # here: see `protocol.numpy_types`
+    import numpy as np  # imported late: see `protocol.numpy_types`
 
     numpy_type = datatype.numpy
     if numpy_type is None or datatype in {Datatype.FP16, Datatype.BF16}:
-        return ""  # as in the reference
+        return ""  # the reference writes no elements of these types
     return ",".join(f"{element:g}" for element in np.frombuffer(data, numpy_type).tolist())
 
 

@@ -1,27 +1,27 @@
-"""The trace of one request and of those it leads to, whatever becomes of what is noted.
+"""The trace of one request: what the engine calls, the sinks in front of a client's, and the recorder behind them.
 
-A client's request has the root of a tree. Steps of ensembles, and calls of models that hand the trace on, have
-children. Kinds of traces say where notes go: into files (`trace_records`), into spans (`trace_spans`).
+A client's request is the root of a tree. Steps of an ensemble, and calls of models that pass the trace on, are its
+children. `RequestTrace` is what the engine knows (`protocol.inference.Trace`). Its `TraceRecorder` decides what to
+store: JSON records for files (`records`), or spans of OpenTelemetry (`spans`).
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 
 
-class Computation(NamedTuple):
-    """When a model worked on a request: monotonic nanoseconds.
+class ComputeTimes(NamedTuple):
+    """When a model executed a request, in nanoseconds of the monotonic clock.
 
     Attributes:
-        start: It was taken to a guest.
-        input_end: It began there.
-        output_start: It was finished there.
-        end: It was answered.
+        start: The host began to send it to a guest.
+        input_end: The guest began to execute.
+        output_start: The guest finished executing.
+        end: The host received the response.
     """
 
     start: int
@@ -30,127 +30,125 @@ class Computation(NamedTuple):
     end: int
 
 
-class RequestTrace(ABC):
-    """What is noted of one request; times are nanoseconds of the monotonic clock."""
-
-    __slots__ = ("_behind", "request")
-
-    def __init__(self, request: InferRequest) -> None:
-        self.request = request
-        self._behind = request.trace  # an ensemble's step looks at times itself
+class TraceRecorder(Protocol):
+    """Stores what happens to one request; times are nanoseconds of the monotonic clock."""
 
     @property
-    @abstractmethod
     def context(self) -> bytes:
-        """What the model is told, as JSON; empty where there is nothing to tell."""
+        """Context for spans of the model's own, as JSON; empty for none."""
 
-    @abstractmethod
-    def note(self, name: str, when: int) -> None:
-        """Note what happened to the request in the server."""
+    def record(self, name: str, when: int) -> None:
+        """Record an event in the server."""
 
-    @abstractmethod
-    def note_transport(self, name: str, when: int) -> None:
-        """Note what happened on the client's connection."""
+    def record_transport(self, name: str, when: int) -> None:
+        """Record an event on the client's connection."""
 
-    @abstractmethod
-    def note_computation(self, times: Computation) -> None:
-        """Note how a model worked on it."""
+    def record_compute(self, times: ComputeTimes) -> None:
+        """Record the execution by a model."""
 
-    @abstractmethod
     def begin(self) -> None:
-        """Note what is asked."""
+        """Record the start of the request and its inputs."""
 
-    @abstractmethod
-    def answered(self, response: InferResponse) -> None:
-        """Note a response."""
+    def record_response(self, response: InferResponse) -> None:
+        """Record a response."""
 
-    @abstractmethod
     def end_request(self, error: NaiadError | None) -> None:
-        """The request has its last response, which was an error or not."""
+        """Record the end of the request, and its error if it has failed."""
 
-    @abstractmethod
-    def end(self) -> None:
-        """Nothing more will be noted."""
+    def close(self) -> None:
+        """Finish the record: nothing follows."""
 
-    @abstractmethod
-    def child_of(self, request: InferRequest) -> RequestTrace:
-        """Make the trace of a request that this one leads to."""
+    def create_child(self, request: InferRequest) -> TraceRecorder:
+        """A recorder for a request that this one causes."""
 
-    # -- what the engine calls (`protocol.inference.Trace`) -----------------------------------------------------
+
+class RequestTrace:
+    """Passes the engine's notes about one request to its recorder."""
+
+    __slots__ = ("_outer", "recorder")
+
+    def __init__(self, request: InferRequest, recorder: TraceRecorder) -> None:
+        self.recorder = recorder
+        self._outer = request.trace  # an ensemble installs its own trace on a step to measure it
+
+    @property
+    def context(self) -> bytes:
+        """Context for spans of the model's own, as JSON; empty for none."""
+        return self.recorder.context
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Note when the request was queued, and how a model worked on it."""
-        if self._behind is not None:
-            self._behind.on_computed(queued, laid_out, started, ended, done)
-        self.note("QUEUE_START", queued)
-        self.note_computation(Computation(laid_out, started, ended, done))
+        """Record when the request was queued, and its execution by a model."""
+        if self._outer is not None:
+            self._outer.on_computed(queued, laid_out, started, ended, done)
+        self.recorder.record("QUEUE_START", queued)
+        self.recorder.record_compute(ComputeTimes(laid_out, started, ended, done))
 
     def on_composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Note when a request to an ensemble was queued: what was computed is in its steps' traces."""
-        if self._behind is not None:
-            self._behind.on_composed(queued, laid_out, started, ended, done)
-        self.note("QUEUE_START", queued)
+        """Record when a request to an ensemble was queued; the traces of its steps have the executions."""
+        if self._outer is not None:
+            self._outer.on_composed(queued, laid_out, started, ended, done)
+        self.recorder.record("QUEUE_START", queued)
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:
-        """Trace a request that this one leads to; return the sink for its responses."""
-        trace = self.child_of(request)
-        request.trace = trace
-        trace.begin()
-        return _ChildSink(trace, sink)
+        """Trace a request that this one causes; return the sink for its responses."""
+        recorder = self.recorder.create_child(request)
+        request.trace = RequestTrace(request, recorder)
+        recorder.begin()
+        return _ChildSink(recorder, sink)
 
     def on_rejected(self) -> None:
-        """Note that it was not taken up: by no means an error of the server."""
-        self.end_request(None)
-        self.end()
+        """Record the end of a rejected request; not as a failure, since the client caused it."""
+        self.recorder.end_request(None)
+        self.recorder.close()
 
 
 class _ChildSink:
-    """Notes responses to a request that another one led to, on their way to that."""
+    """Records the responses to a request that another request caused, and passes them on."""
 
-    __slots__ = ("_sink", "_trace")
+    __slots__ = ("_recorder", "_sink")
 
-    def __init__(self, trace: RequestTrace, sink: Sink) -> None:
-        self._trace = trace
+    def __init__(self, recorder: TraceRecorder, sink: Sink) -> None:
+        self._recorder = recorder
         self._sink = sink
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - Sink
-        """Take a response."""
-        trace = self._trace
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Record a response and pass it on."""
+        recorder = self._recorder
         if response is not None:
-            trace.answered(response)
+            recorder.record_response(response)
         if final:
-            # Before the response goes on: what it leads to may end the request that this one belongs to.
-            trace.end_request(None if response is None else response.error)
-            trace.end()
+            # Before the response is passed on: it may end the parent's request, and with it the whole tree.
+            recorder.end_request(None if response is None else response.error)
+            recorder.close()
         self._sink.send(response, final)
 
 
 class RootSink:
-    """Notes responses to a client's request, on their way to its connection."""
+    """Records the responses to a client's request, and passes them to its connection."""
 
-    __slots__ = ("_protocol", "_sink", "_trace")
+    __slots__ = ("_protocol", "_recorder", "_sink")
 
-    def __init__(self, trace: RequestTrace, sink: Sink, protocol: str) -> None:
-        self._trace = trace
+    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str) -> None:
+        self._recorder = recorder
         self._sink = sink
         self._protocol = protocol
         received = "RECV" if protocol == "HTTP" else "WAITREAD"
-        # The connection tells of a request once it is whole, so that both times are the one of its arrival.
+        # The connection reports a request once it is complete, so both events get the time of its arrival.
         now = time.monotonic_ns()
-        trace.note_transport(f"{protocol}_{received}_START", now)
-        trace.note_transport(f"{protocol}_{received}_END", now)
-        trace.begin()
+        recorder.record_transport(f"{protocol}_{received}_START", now)
+        recorder.record_transport(f"{protocol}_{received}_END", now)
+        recorder.begin()
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - Sink
-        """Take a response."""
-        trace = self._trace
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Record a response and pass it on."""
+        recorder = self._recorder
         if response is not None:
-            trace.answered(response)
-        trace.note_transport("INFER_RESPONSE_COMPLETE", time.monotonic_ns())
+            recorder.record_response(response)
+        recorder.record_transport("INFER_RESPONSE_COMPLETE", time.monotonic_ns())
         if final:
-            trace.end_request(None if response is None else response.error)
-        trace.note_transport(f"{self._protocol}_SEND_START", time.monotonic_ns())
+            recorder.end_request(None if response is None else response.error)
+        recorder.record_transport(f"{self._protocol}_SEND_START", time.monotonic_ns())
         self._sink.send(response, final)
-        trace.note_transport(f"{self._protocol}_SEND_END", time.monotonic_ns())
+        recorder.record_transport(f"{self._protocol}_SEND_END", time.monotonic_ns())
         if final:
-            trace.end()
+            recorder.close()

@@ -1,4 +1,4 @@
-"""Trace settings as clients write them, whichever the protocol: texts to fields of `TraceConfig`.
+"""Trace settings sent by clients over HTTP or gRPC: parses texts into fields of `TraceConfig`.
 
 Rules and texts: SRV src/http_server.cc, src/grpc/grpc_server.cc, docs/protocol/extension_trace.md.
 """
@@ -13,18 +13,18 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
-"""Fields of the settings that are numbers."""
+"""Numeric settings, and their fields of `TraceConfig`."""
 
 _LEADING = re.compile(r"\s*([+-]?[0-9]+)")
 _UINT32 = (1 << 32) - 1
 _INT32 = (1 << 31) - 1
 
 
-def check_model(engine: EngineDoor, name: str) -> None:
-    """Refuse settings of a model that is not there.
+def check_model_exists(engine: EngineDoor, name: str) -> None:
+    """Reject settings for an unknown model.
 
     Raises:
-        InvalidRequestError: If it is not.
+        InvalidRequestError: If no version of the model is loaded.
     """
     try:
         engine.is_decoupled(name)
@@ -32,27 +32,29 @@ def check_model(engine: EngineDoor, name: str) -> None:
         raise InvalidRequestError(f"Request for unknown model : {name}") from None
 
 
-def refuse_file() -> UnsupportedRequestError:
-    """The error for a file of traces that a client names."""
+def read_only_file_error() -> UnsupportedRequestError:
+    """The error for a client that sets the trace file, through which it could overwrite any file of the server."""
     return UnsupportedRequestError("trace file location can not be updated through network protocol")
 
 
-def levels(names: Sequence[str]) -> tuple[str, ...]:
-    """The levels of some names; unknown ones stand for none.
+def parse_levels(names: Sequence[str]) -> tuple[str, ...]:
+    """The trace levels of these names; unknown names are ignored.
 
     Raises:
-        InvalidRequestError: If OFF is one of several.
+        InvalidRequestError: If OFF is combined with other levels.
     """
     if "OFF" in names and len(names) > 1:
         raise InvalidRequestError("Expect only one trace level 'OFF' is specified")
     return levels_of(names)
 
 
-def number(name: str, text: str) -> int:
-    """The value of a number; a negative one wraps where the reference's does.
+def parse_number(name: str, text: str) -> int:
+    """The value of a numeric setting.
+
+    Negative values of unsigned settings wrap around 2**32, as in the reference.
 
     Raises:
-        InvalidRequestError: If it is none, or out of bounds.
+        InvalidRequestError: If the text does not begin with a number, or the number is out of range.
     """
     match = _LEADING.match(text)
     if match is None:

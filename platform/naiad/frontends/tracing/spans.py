@@ -1,7 +1,12 @@
 """Traces as spans of OpenTelemetry, exported over OTLP/HTTP: names, events and attributes are the reference's.
 
-A client's request has a span `InferRequest` with what happened on its connection, in that one named for the model with
-what happened to it in the server, and in that a span `compute`. Requests it leads to have their spans in the model's.
+The spans of a client's request are nested:
+
+- `InferRequest`: events on the client's connection
+  - the model's name: events in the server
+    - `compute`: the execution by the model
+    - the names of other models: requests that this one causes
+
 (SRV src/tracer.cc, docs/user_guide/trace.md)
 """
 
@@ -17,7 +22,7 @@ import orjson
 
 from naiad.config.server.trace_options import OpenTelemetryConfig
 from naiad.errors import Code, NaiadError, OptionError
-from naiad.frontends.tracing.request_trace import Computation, RequestTrace
+from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.protocol.inference import InferRequest, InferResponse
 
 if TYPE_CHECKING:
@@ -27,15 +32,15 @@ if TYPE_CHECKING:
 _SERVICE = "triton-inference-server"
 _SCOPE = "triton-server"
 _ROOT = "InferRequest"
-_MOST_WAIT_SECONDS = 3
-"""How long the end of the server goes on trying to reach a collector."""
+_MAX_SHUTDOWN_SECONDS = 3
+"""How long the server's shutdown waits for a collector that does not respond."""
 
 
-class SpanExport:
-    """Makes spans and sends them to a collector, many at a time, from a thread of its own."""
+class SpanExporter:
+    """Creates spans and sends them to a collector, in batches, on OpenTelemetry's own thread."""
 
     def __init__(self, options: OpenTelemetryConfig) -> None:
-        """Begin to export.
+        """Start to export spans.
 
         Raises:
             OptionError: If OpenTelemetry is not installed.
@@ -50,13 +55,15 @@ class SpanExport:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
             raise OptionError(
-                f"--trace-config=mode=opentelemetry needs packages that are not installed ({error}); "
-                "install them with: pip install 'naiad[opentelemetry]'"
+                f"cannot export traces (--trace-config=mode=opentelemetry): {error}; "
+                "install OpenTelemetry with: pip install 'naiad[opentelemetry]'"
             ) from error
-        said = dict(text.split("=", 1) for text in options.resource)
-        # Which requests are traced is decided already, and a context that came with one has it traced in any case.
+        attributes = dict(text.split("=", 1) for text in options.resource)
+        # `Tracer` has sampled already: a second decision by OpenTelemetry's own sampler would drop spans.
         self._provider = TracerProvider(
-            sampler=ALWAYS_ON, resource=Resource.create({"service.name": _SERVICE, **said}), shutdown_on_exit=False
+            sampler=ALWAYS_ON,
+            resource=Resource.create({"service.name": _SERVICE, **attributes}),
+            shutdown_on_exit=False,
         )
         self._exporter = OTLPSpanExporter(endpoint=options.url[-1] if options.url else None)
         self._provider.add_span_processor(
@@ -73,69 +80,73 @@ class SpanExport:
         self._ids = count(1)
 
     def context_of(self, headers: Mapping[str, str]) -> Context | None:
-        """The context that came with a request; None where none did."""
+        """The trace context in a request's headers (W3C); None if there is none or it is invalid."""
         if "traceparent" not in headers:
             return None
         context = self._propagator.extract(headers)
         return context if self._trace.get_current_span(context).get_span_context().is_valid else None
 
-    def root(self, request: InferRequest, context: Context | None) -> SpanTrace:
-        """The trace of a client's request, in the *context* it came with, if any."""
-        root = _Root(self, context)
-        return SpanTrace(request, root, root.inside)
+    def start(self, request: InferRequest, context: Context | None) -> SpanRecorder:
+        """Start the spans of a client's request; *context* is the one it was sent with, if any."""
+        root = _RootSpan(self, context)
+        return SpanRecorder(request, root, root.context)
 
     def close(self) -> None:
-        """Export what waits."""
-        giving_up = threading.Timer(_MOST_WAIT_SECONDS, self._exporter.shutdown)
-        giving_up.daemon = True
-        giving_up.start()
+        """Export the pending spans, and stop."""
+        # `shutdown` of the provider blocks until the collector has received all spans; the timer aborts that.
+        abort = threading.Timer(_MAX_SHUTDOWN_SECONDS, self._exporter.shutdown)
+        abort.daemon = True
+        abort.start()
         self._provider.shutdown()
-        giving_up.cancel()
+        abort.cancel()
 
-    # -- for the traces -----------------------------------------------------------------------------------------
+    # -- for the recorders --------------------------------------------------------------------------------------
 
-    def new_id(self) -> int:
-        """A number for a trace, as the reference counts them."""
+    def next_id(self) -> int:
+        """The id of a new trace, counted from 1 as in the reference."""
         return next(self._ids)
 
-    def begin(self, name: str, inside: Context | None, when: int) -> tuple[Span, Context]:
-        """Begin a span; return it with the context of those inside it."""
-        span = self._tracer.start_span(name, inside, self._trace.SpanKind.SERVER, start_time=when)
+    def start_span(self, name: str, parent: Context | None, when: int) -> tuple[Span, Context]:
+        """Start a span; return it with the context of its children."""
+        span = self._tracer.start_span(name, parent, self._trace.SpanKind.SERVER, start_time=when)
         return span, self._trace.set_span_in_context(span)
 
-    def describe(self, context: Context) -> bytes:
-        """A context as headers in JSON, for those in another process."""
+    def serialize(self, context: Context) -> bytes:
+        """A context as JSON of its headers, to be sent to another process."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, context)
         return orjson.dumps(carrier) if carrier else b""
 
     def mark_failed(self, span: Span, error: NaiadError) -> None:
-        """Note that what a span is about failed; a client that changed its mind is no failure."""
+        """Set a span's status to ERROR, unless the client has cancelled the request."""
         if error.code is not Code.CANCELLED:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error.message))
 
 
-class _Root:
-    """A client's request: the span of its connection, and what its trace and those it leads to share."""
+class _RootSpan:
+    """The span of a client's connection, shared by the recorders of its request and of those it causes."""
 
-    def __init__(self, export: SpanExport, context: Context | None) -> None:
+    def __init__(self, exporter: SpanExporter, context: Context | None) -> None:
         now = time.monotonic_ns()
-        self.export = export
-        self.offset = time.time_ns() - now  # spans have the time of day, which may be set while a request runs
-        self.span, self.inside = export.begin(_ROOT, context, now + self.offset)
+        self.exporter = exporter
+        # Converts monotonic times to the system time that spans use. Computed once, since the system clock may be set
+        # while a request runs.
+        self.offset = time.time_ns() - now
+        self.span, self.context = exporter.start_span(_ROOT, context, now + self.offset)
 
 
-class SpanTrace(RequestTrace):
-    """Notes as events of spans."""
+class SpanRecorder:
+    """Stores events as events of spans."""
 
-    __slots__ = ("_id", "_inside", "_is_child", "_root", "_span")
+    __slots__ = ("_context", "_id", "_is_child", "_root", "_span")
 
-    def __init__(self, request: InferRequest, root: _Root, inside: Context, parent: int = 0) -> None:
-        super().__init__(request)
+    def __init__(self, request: InferRequest, root: _RootSpan, parent_context: Context, parent: int = 0) -> None:
         self._root = root
         self._is_child = parent > 0
-        self._id = root.export.new_id()
-        self._span, self._inside = root.export.begin(request.model_name, inside, time.monotonic_ns() + root.offset)
+        self._id = root.exporter.next_id()
+        self._span, self._context = root.exporter.start_span(
+            request.model_name, parent_context, time.monotonic_ns() + root.offset
+        )
         self._span.set_attributes(
             {
                 "triton.model_name": request.model_name,
@@ -148,21 +159,21 @@ class SpanTrace(RequestTrace):
 
     @property
     def context(self) -> bytes:
-        """The span as JSON, so that a model's own can be inside it."""
-        return self._root.export.describe(self._inside)
+        """Context for spans of the model's own, as JSON: they become children of this one."""
+        return self._root.exporter.serialize(self._context)
 
-    def note(self, name: str, when: int) -> None:
-        """Note what happened to the request in the server."""
+    def record(self, name: str, when: int) -> None:
+        """Record an event in the server."""
         self._span.add_event(name, timestamp=when + self._root.offset)
 
-    def note_transport(self, name: str, when: int) -> None:
-        """Note what happened on the client's connection."""
+    def record_transport(self, name: str, when: int) -> None:
+        """Record an event on the client's connection."""
         self._root.span.add_event(name, timestamp=when + self._root.offset)
 
-    def note_computation(self, times: Computation) -> None:
-        """Note how a model worked on it."""
+    def record_compute(self, times: ComputeTimes) -> None:
+        """Record the execution by a model."""
         offset = self._root.offset
-        span, _ = self._root.export.begin("compute", self._inside, times.start + offset)
+        span, _ = self._root.exporter.start_span("compute", self._context, times.start + offset)
         span.add_event("COMPUTE_START", timestamp=times.start + offset)
         span.add_event("COMPUTE_INPUT_END", timestamp=times.input_end + offset)
         span.add_event("COMPUTE_OUTPUT_START", timestamp=times.output_start + offset)
@@ -170,28 +181,28 @@ class SpanTrace(RequestTrace):
         span.end(times.end + offset)
 
     def begin(self) -> None:
-        """Note what is asked."""
-        self.note("REQUEST_START", time.monotonic_ns())
+        """Record the start of the request."""
+        self.record("REQUEST_START", time.monotonic_ns())
 
-    def answered(self, response: InferResponse) -> None:
-        """Note a response."""
+    def record_response(self, response: InferResponse) -> None:
+        """Record the model version of a response."""
         self._span.set_attribute("triton.model_version", response.model_version)
 
     def end_request(self, error: NaiadError | None) -> None:
-        """The request has its last response, which was an error or not."""
+        """End the model's span, with the request's error if it has failed."""
         now = time.monotonic_ns()
-        self.note("REQUEST_END", now)
+        self.record("REQUEST_END", now)
         if error is not None:
-            self._root.export.mark_failed(self._span, error)
+            self._root.exporter.mark_failed(self._span, error)
             if not self._is_child:
-                self._root.export.mark_failed(self._root.span, error)
+                self._root.exporter.mark_failed(self._root.span, error)
         self._span.end(now + self._root.offset)
 
-    def end(self) -> None:
-        """Nothing more will be noted of this request."""
+    def close(self) -> None:
+        """End the connection's span; a child has none."""
         if not self._is_child:
             self._root.span.end(time.monotonic_ns() + self._root.offset)
 
-    def child_of(self, request: InferRequest) -> SpanTrace:
-        """Make the trace of a request that this one leads to."""
-        return SpanTrace(request, self._root, self._inside, self._id)
+    def create_child(self, request: InferRequest) -> SpanRecorder:
+        """A recorder for a request that this one causes."""
+        return SpanRecorder(request, self._root, self._context, self._id)

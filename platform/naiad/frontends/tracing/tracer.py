@@ -1,6 +1,6 @@
-"""Traces of requests: which are traced, what is noted of them, and settings that change while the server runs.
+"""Decides which requests are traced, by settings that clients can change while the server runs.
 
-Rules and texts: SRV src/tracer.cc. A request that is not traced costs the look at `Tracer.is_on`.
+Rules and texts: SRV src/tracer.cc. While tracing is off, a request costs one check of `Tracer.is_on`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.tracing.files import TraceFile
-from naiad.frontends.tracing.records import RecordedTrace
-from naiad.frontends.tracing.request_trace import RequestTrace, RootSink
-from naiad.frontends.tracing.spans import SpanExport
+from naiad.frontends.tracing.records import JsonRecorder
+from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder
+from naiad.frontends.tracing.spans import SpanExporter
 from naiad.protocol.inference import InferRequest, Sink
 
 logger = logging.getLogger("naiad.trace")
@@ -25,33 +25,38 @@ logger = logging.getLogger("naiad.trace")
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-class _Setting:
-    """One effective setting and what was sampled under it."""
+class _EffectiveSettings:
+    """The settings that apply to one model, or to all others, and the state of sampling under them.
+
+    Attributes:
+        options: The settings.
+        remaining: Requests that may still be traced; -1 for no limit.
+    """
 
     def __init__(self, options: TraceConfig, file: TraceFile) -> None:
         self.options = options
-        self.left = options.count
+        self.remaining = options.count
         self._file = file
         self._seen = 0
         self._batch: list[list[dict[str, Any]]] = []
 
     def is_on(self) -> bool:
         options = self.options
-        if options.open_telemetry is not None:  # which traces requests that come with a context, whatever else is set
+        if options.open_telemetry is not None:  # requests with a trace context are traced regardless of rate and count
             return "TIMESTAMPS" in options.levels
-        return bool(options.levels and options.rate and options.file) and self.left != 0
+        return bool(options.levels and options.rate and options.file) and self.remaining != 0
 
-    def samples(self) -> bool:
-        """Whether the next request is traced, where it comes without a context."""
-        if not (self.options.rate and self.left and self.is_on()):
+    def sample(self) -> bool:
+        """Count a request; return whether its turn to be traced has come."""
+        if not (self.options.rate and self.remaining and self.is_on()):
             return False
         self._seen += 1
         if self._seen % self.options.rate:
             return False
-        self.left -= self.left > 0
+        self.remaining -= self.remaining > 0  # -1 stays -1
         return True
 
-    def take(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[dict[str, Any]]) -> None:
         if not self.options.log_frequency:
             self._file.add(events)
             return
@@ -66,7 +71,7 @@ class _Setting:
 
 
 class Tracer:
-    """Decides which requests are traced, by settings for all models and for single ones.
+    """Traces requests by settings for all models and for single models.
 
     Attributes:
         is_on: Whether any request may be traced.
@@ -76,59 +81,61 @@ class Tracer:
         self._defaults = options or TraceConfig()
         self._file = TraceFile(self._defaults.file)
         self._changes: dict[str, dict[str, Any]] = {"": {}}
-        self._settings = {"": _Setting(self._defaults, self._file)}
+        self._settings = {"": _EffectiveSettings(self._defaults, self._file)}
         self.is_on = self._settings[""].is_on()
-        exported = self._defaults.open_telemetry
-        self._export = None if exported is None else SpanExport(exported)
-        self._warn_of_tensors(self._defaults)
+        exporter = self._defaults.open_telemetry
+        self._exporter = None if exporter is None else SpanExporter(exporter)
+        self._warn_about_tensors(self._defaults)
 
     def submit(
         self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
     ) -> int:
-        """Submit a request, which is traced if its turn has come, or if a context came with it; return its ticket.
+        """Submit a request, traced if it is sampled or has a trace context; return its ticket.
 
         Args:
-            engine: Who answers.
+            engine: The engine.
             request: The request.
-            sink: Gets its responses.
+            sink: Receives its responses.
             protocol: `HTTP` or `GRPC`.
-            headers: Those of `PROPAGATED` that came with it.
+            headers: Its headers among `PROPAGATED`.
 
         Raises:
-            NaiadError: If the engine refuses it.
+            NaiadError: If the engine rejects it.
         """
-        traced = self.traced(request, sink, protocol, headers)
+        wrapped = self.wrap_sink(request, sink, protocol, headers)
         try:
-            return engine.submit(request, traced)
+            return engine.submit(request, wrapped)
         except NaiadError:
             if request.trace is not None:
                 request.trace.on_rejected()
             raise
 
-    def traced(self, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str] = NO_HEADERS) -> Sink:
-        """Trace a request if its turn has come, or if a context came with it; return the sink for its responses."""
-        setting = self._settings.get(request.model_name) or self._settings[""]
-        trace: RequestTrace
-        if self._export is None:
-            if not setting.samples():
+    def wrap_sink(
+        self, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Sink:
+        """Trace a request if it is sampled or has a trace context; return the sink for its responses."""
+        settings = self._settings.get(request.model_name) or self._settings[""]
+        recorder: TraceRecorder
+        if self._exporter is None:
+            if not settings.sample():
                 return sink
-            trace = RecordedTrace.root(request, setting.options.levels, setting.take)
+            recorder = JsonRecorder.root(request, settings.options.levels, settings.write)
         else:
-            context = self._export.context_of(headers) if setting.is_on() else None
-            if not setting.samples() and context is None:
+            context = self._exporter.context_of(headers) if settings.is_on() else None
+            if not settings.sample() and context is None:
                 return sink
-            trace = self._export.root(request, context)
-        request.trace = trace
-        return RootSink(trace, sink, protocol)
+            recorder = self._exporter.start(request, context)
+        request.trace = RequestTrace(request, recorder)
+        return RootSink(recorder, sink, protocol)
 
     def settings(self, model: str = "") -> dict[str, str | list[str]]:
-        """The settings that hold for all models or for one, as clients see them."""
-        setting = self._settings.get(model) or self._settings[""]
-        options = setting.options
+        """The settings that apply to all models or to one, in the form that clients receive."""
+        settings = self._settings.get(model) or self._settings[""]
+        options = settings.options
         found: dict[str, str | list[str]] = {
             "trace_level": list(options.levels) or ["OFF"],
             "trace_rate": str(options.rate),
-            "trace_count": str(setting.left),
+            "trace_count": str(settings.remaining),
         }
         if options.open_telemetry is None:
             found |= {"log_frequency": str(options.log_frequency), "trace_file": options.file}
@@ -136,40 +143,42 @@ class Tracer:
         return found | exporter_settings(options.open_telemetry)
 
     def change(self, model: str, changes: Mapping[str, Any]) -> None:
-        """Set fields of `TraceConfig` for all models (no name) or one; None gives a field back to the general setting.
+        """Set fields of `TraceConfig` for all models (*model* is "") or for one.
+
+        None resets a field: a model's to the setting for all models, the setting for all models to that of the flags.
 
         Raises:
-            InvalidRequestError: If nothing could be traced so, though it should be.
+            InvalidRequestError: If tracing is enabled without a rate or a file.
         """
         if not changes:
             return
-        own = {**self._changes.get(model, {}), **changes}
-        own = {field: value for field, value in own.items() if value is not None}
-        effective = self._effective({**self._changes, model: own}, model)
+        overrides = {**self._changes.get(model, {}), **changes}
+        overrides = {field: value for field, value in overrides.items() if value is not None}
+        effective = self._effective({**self._changes, model: overrides}, model)
         _check(effective)
-        self._warn_of_tensors(effective)
-        self._changes[model] = own
+        self._warn_about_tensors(effective)
+        self._changes[model] = overrides
         for name, setting in list(self._settings.items()):
             if model in {"", name}:
                 setting.flush()
                 del self._settings[name]
-        if not own and model:
+        if not overrides and model:
             del self._changes[model]
         for name in self._changes:
             if name not in self._settings:
-                self._settings[name] = _Setting(self._effective(self._changes, name), self._file)
+                self._settings[name] = _EffectiveSettings(self._effective(self._changes, name), self._file)
         self.is_on = any(setting.is_on() for setting in self._settings.values())
 
     def close(self) -> None:
-        """Write what was traced."""
+        """Write or export all pending traces."""
         for setting in self._settings.values():
             setting.flush()
         self._file.close()
-        if self._export is not None:
-            self._export.close()
+        if self._exporter is not None:
+            self._exporter.close()
 
     @staticmethod
-    def _warn_of_tensors(options: TraceConfig) -> None:
+    def _warn_about_tensors(options: TraceConfig) -> None:
         if options.open_telemetry is not None and "TENSORS" in options.levels:
             logger.error("Tensor level tracing is not supported by the mode: opentelemetry")
 
@@ -188,7 +197,10 @@ def _check(options: TraceConfig) -> None:
 
 
 def exporter_settings(options: OpenTelemetryConfig | None) -> dict[str, str | list[str]]:
-    """How spans are exported, if they are, as clients see it: what was given more than once is a list."""
+    """The settings of the exporter in the form that clients receive; empty without one.
+
+    A setting with several values is a list, one with a single value a string.
+    """
     found: dict[str, str | list[str]] = {}
     if options is None:
         return found
