@@ -31,7 +31,7 @@ from naiad.logs import log_block
 from naiad.repository.repositories import open_repositories
 from naiad.resolution.settings import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
-from naiad.scheduling.rate_limit import EVERY_DEVICE, Limit
+from naiad.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.workers.pulse import default_busy_poll_us
 
 logger = logging.getLogger("naiad.app")
@@ -107,7 +107,8 @@ def _limiter(options: ServerOptions) -> SharedLimiter | None:
     if limits is None:
         return None
     return SharedLimiter(
-        Limit(limit.name, limit.count, EVERY_DEVICE if limit.device is None else limit.device) for limit in limits
+        ResourceCapacity(limit.name, limit.count, EVERY_DEVICE if limit.device is None else limit.device)
+        for limit in limits
     )
 
 

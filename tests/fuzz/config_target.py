@@ -15,7 +15,7 @@ from naiad.engine.serving.sequence_states import read_states
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
-from naiad.scheduling.choose import scheduler_for
+from naiad.scheduling.factory import scheduler_for
 
 _SILENT = "refused without a word"
 _DATA = Path(__file__).parents[1] / "config" / "model" / "data"

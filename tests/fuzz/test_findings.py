@@ -12,7 +12,7 @@ from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.protocol.datatypes import Datatype
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
-from naiad.scheduling.choose import scheduler_for
+from naiad.scheduling.factory import scheduler_for
 
 IO = 'input { name: "I" data_type: TYPE_FP32 dims: -1 } output { name: "O" data_type: TYPE_FP32 dims: -1 }'
 

@@ -43,7 +43,7 @@ class Scheduling(RuleBasedStateMachine):
         name = f"i{self.instances}"
         self.instances += 1
         self.held[name], self.depth[name] = [], 1
-        self.take(self.scheduler.add(name))
+        self.take(self.scheduler.add_instance(name))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), depth=st.integers(1, 4))
@@ -58,14 +58,14 @@ class Scheduling(RuleBasedStateMachine):
     def finish(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, items in self.held.items() if items)))
         self.gone.add(self.held[name].pop(0))
-        self.take(self.scheduler.finished(name))
+        self.take(self.scheduler.on_finished(name))
 
     @precondition(lambda self: all(self.held.values()) and any(len(items) > 1 for items in self.held.values()))
     @rule(data=st.data())
-    def undo(self, data):
+    def undo_dispatch(self, data):
         """The item dispatched last finds no room in the segment; none was idle, or that one would have been given it."""
         name = data.draw(st.sampled_from(sorted(name for name, items in self.held.items() if len(items) > 1)))
-        self.scheduler.undo(name, (self.held[name].pop(),))
+        self.scheduler.undo_dispatch(name, (self.held[name].pop(),))
         self.depth[name] = max(1, len(self.held[name]))
 
     @precondition(lambda self: self.held)
@@ -73,10 +73,10 @@ class Scheduling(RuleBasedStateMachine):
     def die(self, data):
         name = data.draw(st.sampled_from(sorted(self.held)))
         items = self.held.pop(name)
-        self.scheduler.remove(name)
+        self.scheduler.remove_instance(name)
         self.gone.update(items[:1])
         before = list(self.scheduler.waiting)
-        decisions = self.scheduler.put_back(tuple(items[1:]))
+        decisions = self.scheduler.requeue(tuple(items[1:]))
         taken = [item for _, each in decisions for item in each]
         assert taken + list(self.scheduler.waiting) == items[1:] + before
         self.take(decisions)
@@ -113,16 +113,16 @@ def test_requests_start_in_the_order_they_came():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     for item in range(5):
         assert scheduler.enqueue(item) == []
-    assert scheduler.add("a") == [("a", (0,))]
-    assert scheduler.add("b") == [("b", (1,))]
-    assert scheduler.finished("b") == [("b", (2,))]
+    assert scheduler.add_instance("a") == [("a", (0,))]
+    assert scheduler.add_instance("b") == [("b", (1,))]
+    assert scheduler.on_finished("b") == [("b", (2,))]
     assert list(scheduler.waiting) == [3, 4]
 
 
 def test_the_least_loaded_instance_is_first():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     for name in ("a", "b"):
-        scheduler.add(name)
+        scheduler.add_instance(name)
         scheduler.set_depth(name, 3)
     assert [scheduler.enqueue(item)[0].instance for item in range(7) if item < 6] == ["a", "b"] * 3
     assert scheduler.enqueue(6) == []
@@ -130,53 +130,53 @@ def test_the_least_loaded_instance_is_first():
 
 def test_what_a_dead_instance_had_not_begun_comes_before_what_waits():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add("a")
+    scheduler.add_instance("a")
     scheduler.set_depth("a", 3)
     for item in range(5):
         scheduler.enqueue(item)
-    scheduler.remove("a")
-    assert scheduler.put_back((1, 2)) == []
-    assert scheduler.add("b") == [("b", (1,))]
+    scheduler.remove_instance("a")
+    assert scheduler.requeue((1, 2)) == []
+    assert scheduler.add_instance("b") == [("b", (1,))]
     assert list(scheduler.waiting) == [2, 3, 4]
 
 
 def test_reports_about_an_instance_that_is_gone_change_nothing():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.remove("never there")
+    scheduler.remove_instance("never there")
     scheduler.set_depth("never there", 5)
-    assert scheduler.finished("never there") == []
-    scheduler.undo("never there", (1,))
-    assert scheduler.add("a") == [("a", (1,))]
+    assert scheduler.on_finished("never there") == []
+    scheduler.undo_dispatch("never there", (1,))
+    assert scheduler.add_instance("a") == [("a", (1,))]
 
 
 def test_a_request_that_comes_alone_waits_for_an_instance_that_holds_nothing():
     """A model that waits for the answer must not lie before it in the same instance."""
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     for name in ("a", "b"):
-        scheduler.add(name)
+        scheduler.add_instance(name)
         scheduler.set_depth(name, 4)
     assert scheduler.enqueue(0) == [("a", (0,))]
     assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
     assert scheduler.enqueue(2, alone=True) == []
     assert scheduler.enqueue(3) == []
-    assert scheduler.finished("b") == [("b", (2,)), ("a", (3,))]
+    assert scheduler.on_finished("b") == [("b", (2,)), ("a", (3,))]
 
 
 def test_a_request_that_came_alone_stays_so_when_it_is_put_back():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     for name in ("a", "b"):
-        scheduler.add(name)
+        scheduler.add_instance(name)
         scheduler.set_depth(name, 4)
     scheduler.enqueue(0)
     assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
-    scheduler.remove("b")
-    assert scheduler.put_back((1,)) == []
-    assert scheduler.finished("a") == [("a", (1,))]
+    scheduler.remove_instance("b")
+    assert scheduler.requeue((1,)) == []
+    assert scheduler.on_finished("a") == [("a", (1,))]
 
 
 def test_a_request_that_came_alone_may_be_withdrawn():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add("a")
+    scheduler.add_instance("a")
     scheduler.set_depth("a", 4)
     scheduler.enqueue(0)
     scheduler.enqueue(1, alone=True)
@@ -186,7 +186,7 @@ def test_a_request_that_came_alone_may_be_withdrawn():
 
 def test_what_was_withdrawn_holds_nobody_up_once_asked_again():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add("a")
+    scheduler.add_instance("a")
     scheduler.set_depth("a", 4)
     scheduler.enqueue(0)
     assert scheduler.enqueue(1, alone=True) == []

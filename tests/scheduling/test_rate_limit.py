@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naiad.errors import Code, ConfigError
-from naiad.scheduling.rate_limit import Limit, RateLimiter, Resource
+from naiad.scheduling.rate_limit import RateLimiter, ResourceCapacity, ResourceNeed
 
-R1 = [Resource("R", 1)]
+R1 = [ResourceNeed("R", 1)]
 
 
 def limiter(*limits, **instances):
@@ -23,21 +23,21 @@ def test_an_instance_waits_for_the_resource_another_uses():
     made = limiter(a={"resources": R1}, b={"resources": R1})
     assert made.stage("a", 1) == [("a", 1)]
     assert made.stage("b", 2) == []
-    assert made.finished("a") == [("b", 2)]
-    assert made.finished("b") == []
+    assert made.on_finished("a") == [("b", 2)]
+    assert made.on_finished("b") == []
 
 
 def test_there_is_as_much_as_any_instance_needs():
-    made = limiter(a={"resources": [Resource("R", 3)]}, b={"resources": R1}, c={"resources": R1})
+    made = limiter(a={"resources": [ResourceNeed("R", 3)]}, b={"resources": R1}, c={"resources": R1})
     assert made.stage("b", 1) == [("b", 1)]
     assert made.stage("c", 2) == [("c", 2)]
     assert made.stage("a", 3) == []
-    assert made.finished("b") == []
-    assert made.finished("c") == [("a", 3)]
+    assert made.on_finished("b") == []
+    assert made.on_finished("c") == [("a", 3)]
 
 
 def test_the_operator_may_say_how_much_there_is():
-    made = limiter(Limit("R", 2), a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
+    made = limiter(ResourceCapacity("R", 2), a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
     assert [made.stage(name, name) for name in "abc"] == [[("a", "a")], [("b", "b")], []]
 
 
@@ -45,7 +45,7 @@ def test_devices_have_their_own_resources_and_share_global_ones():
     made = limiter(a={"resources": R1, "device": 0}, b={"resources": R1, "device": 1})
     assert made.stage("a", 1) == [("a", 1)]
     assert made.stage("b", 2) == [("b", 2)]
-    shared = [Resource("G", 1, is_global=True)]
+    shared = [ResourceNeed("G", 1, is_global=True)]
     made = limiter(a={"resources": shared, "device": 0}, b={"resources": shared, "device": 1})
     assert made.stage("a", 1) == [("a", 1)]
     assert made.stage("b", 2) == []
@@ -56,16 +56,16 @@ def test_work_without_resources_never_waits():
     made.stage("a", 1)
     made.stage("b", 2)
     assert made.stage("free", 3) == [("free", 3)]
-    assert made.finished("free") == []
+    assert made.on_finished("free") == []
 
 
 def test_what_cannot_be_granted_is_not_overtaken():
-    made = limiter(a={"resources": [Resource("R", 2)]}, b={"resources": R1}, c={"resources": R1})
+    made = limiter(a={"resources": [ResourceNeed("R", 2)]}, b={"resources": R1}, c={"resources": R1})
     made.stage("b", 1)
     assert made.stage("a", 2) == []
     assert made.stage("c", 3) == []
-    assert made.finished("b") == [("a", 2)]
-    assert made.finished("a") == [("c", 3)]
+    assert made.on_finished("b") == [("a", 2)]
+    assert made.on_finished("a") == [("c", 3)]
 
 
 @pytest.mark.parametrize(("first", "second", "share"), [(1, 2, 200), (0, 2, 200), (1, 1, 150), (5, 1, 50)])
@@ -78,7 +78,7 @@ def test_turns_go_by_priority(first, second, share):
         [(instance, _)] = grants
         turns += instance == "a"
         made._members[instance].work.append(None)
-        grants = made.finished(instance)
+        grants = made.on_finished(instance)
     assert abs(turns - share) <= 2
 
 
@@ -98,11 +98,11 @@ def test_what_is_withdrawn_is_not_granted():
     assert made.withdraw("b", 2) == []
     assert made.withdraw("b", 2) is None
     assert made.withdraw("a", 1) is None
-    assert made.finished("a") == [("c", 3)]
+    assert made.on_finished("a") == [("c", 3)]
 
 
 def test_what_is_withdrawn_holds_nobody_up():
-    made = limiter(a={"resources": R1}, b={"resources": [Resource("R", 2)]}, c={"resources": R1})
+    made = limiter(a={"resources": R1}, b={"resources": [ResourceNeed("R", 2)]}, c={"resources": R1})
     made.stage("a", 1)
     made.stage("b", 2)
     assert made.stage("c", 3) == []
@@ -111,7 +111,7 @@ def test_what_is_withdrawn_holds_nobody_up():
 
 def test_resources_that_can_never_be_there_are_refused():
     with pytest.raises(ConfigError) as caught:
-        limiter(Limit("R", 2), Limit("S", 9), a={"resources": [Resource("R", 4)]})
+        limiter(ResourceCapacity("R", 2), ResourceCapacity("S", 9), a={"resources": [ResourceNeed("R", 4)]})
     assert caught.value.message == (
         'Resource count for "R" is limited to 2 which will prevent scheduling of one or more model instances, '
         "the minimum required count is 4"
@@ -121,13 +121,13 @@ def test_resources_that_can_never_be_there_are_refused():
 
 def test_a_limit_of_one_device_is_none_of_another():
     with pytest.raises(ConfigError, match="is limited to 0"):
-        limiter(Limit("R", 2, device=1), a={"resources": R1, "device": 0})
+        limiter(ResourceCapacity("R", 2, device=1), a={"resources": R1, "device": 0})
 
 
 def test_a_resource_is_either_global_or_of_a_device():
     made = limiter(a={"resources": R1})
     with pytest.raises(ConfigError) as caught:
-        made.register("b", [Resource("R", 1, is_global=True)])
+        made.register("b", [ResourceNeed("R", 1, is_global=True)])
     assert caught.value.message == (
         'Resource "R" is present as both global and device-specific resource in the model configuration.'
     )
@@ -137,11 +137,11 @@ def test_a_resource_is_either_global_or_of_a_device():
 class Limiting(RuleBasedStateMachine):
     """Instances of three kinds come, work and go."""
 
-    @initialize(limit=st.sampled_from([(), (Limit("R", 4), Limit("G", 3))]))
+    @initialize(limit=st.sampled_from([(), (ResourceCapacity("R", 4), ResourceCapacity("G", 3))]))
     def start(self, limit):
         self.limiter: RateLimiter[str, int] = RateLimiter(limit)
         self.amount = {"R": 4, "G": 3} if limit else None
-        self.needs: dict[str, list[Resource]] = {}
+        self.needs: dict[str, list[ResourceNeed]] = {}
         self.waiting: dict[str, list[int]] = {}
         self.working: dict[str, list[int]] = {}
         self.staged = 0
@@ -157,7 +157,7 @@ class Limiting(RuleBasedStateMachine):
     def register(self, r, g, priority, number):
         name = f"i{number}"
         if name not in self.needs:
-            needs = [Resource("R", r)] * bool(r) + [Resource("G", g, is_global=True)] * bool(g)
+            needs = [ResourceNeed("R", r)] * bool(r) + [ResourceNeed("G", g, is_global=True)] * bool(g)
             self.limiter.register(name, needs, priority=priority)
             self.needs[name], self.waiting[name], self.working[name] = needs, [], []
 
@@ -174,7 +174,7 @@ class Limiting(RuleBasedStateMachine):
     def finish(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, work in self.working.items() if work)))
         self.working[name].pop(0)
-        self.take(self.limiter.finished(name))
+        self.take(self.limiter.on_finished(name))
 
     @precondition(lambda self: self.needs)
     @rule(data=st.data())

@@ -8,7 +8,7 @@ from typing import TypeVar
 Instance = TypeVar("Instance", bound=Hashable)
 
 
-def find_stuck(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
+def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
     """The instances that can never go on.
 
     Args:
@@ -21,13 +21,13 @@ def find_stuck(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[
     return _largest(waits, any)
 
 
-def find_standing(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
+def find_mutually_blocked(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
     """The instances that go on only if one of them does.
 
-    Unlike `find_stuck`, for instances that may go on with the answer to any of their calls.
+    Unlike `find_deadlocked`, for instances that may go on with the answer to any of their calls.
 
     Args:
-        calls: For each instance that waits for nothing but its calls: of each call, as `find_stuck` takes it.
+        calls: For each instance that waits for nothing but its calls: of each call, as `find_deadlocked` takes it.
 
     Returns:
         The largest set of instances all of whose calls only instances of the set could answer.
@@ -51,13 +51,13 @@ def _largest(
         held -= free
 
 
-def cycle_from(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
-    """Instances that wait on each other in a ring, found by following the calls from the stuck instance *start*.
+def deadlock_cycle(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
+    """InstanceLoads that wait on each other in a ring, found by following the calls from the stuck instance *start*.
 
     Returns:
         The ring, from the first instance that is met twice to itself; empty if *start* is not stuck.
     """
-    stuck = find_stuck(waits)
+    stuck = find_deadlocked(waits)
     path: list[Instance] = []
     instance = start
     while instance in stuck:

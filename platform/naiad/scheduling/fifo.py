@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from naiad.scheduling.instances import Instances
+from naiad.scheduling.instance_loads import InstanceLoads
 from naiad.scheduling.interface import Dispatch
 
 __all__ = ["Dispatch", "FifoScheduler"]
@@ -35,7 +35,7 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
-        self._instances: Instances[Instance] = Instances()
+        self._instances: InstanceLoads[Instance] = InstanceLoads()
         self._alone: set[Item] = set()
 
     def __repr__(self) -> str:
@@ -46,12 +46,12 @@ class FifoScheduler(Generic[Instance, Item]):
         """How many requests are not dispatched yet."""
         return len(self.waiting)
 
-    def add(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance became ready."""
         self._instances.add(instance)
         return self._dispatch()
 
-    def remove(self, instance: Instance) -> None:
+    def remove_instance(self, instance: Instance) -> None:
         """An instance is gone; what it held is the caller's to fail or to put back."""
         self._instances.remove(instance)
 
@@ -66,15 +66,15 @@ class FifoScheduler(Generic[Instance, Item]):
             self._alone.add(item)
         return self._dispatch()
 
-    def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """Requests that were dispatched but never begun; they come first, in their order."""
         self._wait_first(items)
         return self._dispatch()
 
-    def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
+    def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
         self._wait_first(items)
-        self._instances.gave_back(instance)
+        self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
 
     def withdraw(self, item: Item) -> bool:
@@ -86,9 +86,9 @@ class FifoScheduler(Generic[Instance, Item]):
         self._alone.discard(item)
         return True
 
-    def finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
         """An instance finished one dispatch."""
-        self._instances.gave_back(instance)
+        self._instances.remove_dispatch(instance)
         return self._dispatch() if self.waiting else []
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
@@ -114,7 +114,7 @@ class FifoScheduler(Generic[Instance, Item]):
     def _dispatch(self) -> list[Dispatch[Instance, Item]]:
         decisions: list[Dispatch[Instance, Item]] = []
         while self.waiting:
-            free = self._instances.freest()
+            free = self._instances.least_loaded()
             if free is None:
                 break
             instance, load = free
@@ -122,6 +122,6 @@ class FifoScheduler(Generic[Instance, Item]):
                 if load:
                     break
                 self._alone.discard(self.waiting[0])
-            self._instances.given(instance)
+            self._instances.add_dispatch(instance)
             decisions.append(Dispatch(instance, (self.waiting.popleft(),)))
         return decisions

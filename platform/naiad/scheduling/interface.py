@@ -7,25 +7,32 @@ to be asked again without anything having happened.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InputTensor
-from naiad.scheduling.compat import NamedTuple
 from naiad.scheduling.sequences.states import SequenceState
+
+# Python 3.10's own `NamedTuple` cannot also be `Generic`.
+if sys.version_info >= (3, 11):
+    from typing import NamedTuple
+else:
+    from typing_extensions import NamedTuple
 
 __all__ = [
     "Action",
     "Dispatch",
     "Instance",
     "Item",
-    "Refuse",
+    "NamedTuple",
+    "Rejection",
     "Row",
     "RowDispatch",
     "Schedulable",
     "Scheduler",
-    "Warn",
+    "SchedulerWarning",
 ]
 
 
@@ -115,7 +122,7 @@ class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):
         return RowDispatch(self.instance, self.rows[: places[number - 1] + 1])
 
 
-class Refuse(NamedTuple, Generic[AnyItem]):
+class Rejection(NamedTuple, Generic[AnyItem]):
     """The decision that *item* is answered with *error*; the scheduler has forgotten it.
 
     Errors of queue limits and timeouts are NotReadyError, of cancelling NaiadError with Code.CANCELLED.
@@ -125,20 +132,20 @@ class Refuse(NamedTuple, Generic[AnyItem]):
     error: NaiadError
 
 
-class Warn(NamedTuple):
+class SchedulerWarning(NamedTuple):
     """Something the operator should read in the log."""
 
     message: str
 
 
-Action = Dispatch[Instance, AnyItem] | RowDispatch[Instance, AnyItem] | Refuse[AnyItem] | Warn
+Action = Dispatch[Instance, AnyItem] | RowDispatch[Instance, AnyItem] | Rejection[AnyItem] | SchedulerWarning
 
 
 class Scheduler(Protocol[Instance, Item]):
     """Requests that wait and instances that are free.
 
-    `remove` and `withdraw` return no actions though they may cause some (a sequence ends with its instance; a slot
-    becomes free): those come with the next call that returns actions, at the latest `wake`, which `next_wakeup`
+    `remove_instance` and `withdraw` return no actions though they may cause some (a sequence ends with its instance; a
+    slot becomes free): those come with the next call that returns actions, at the latest `wake`, which `next_wakeup`
     then asks for at once.
     """
 
@@ -146,10 +153,10 @@ class Scheduler(Protocol[Instance, Item]):
     def waiting_count(self) -> int:
         """How many requests are not dispatched yet."""
 
-    def add(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
         """An instance became ready."""
 
-    def remove(self, instance: Instance) -> None:
+    def remove_instance(self, instance: Instance) -> None:
         """An instance is gone; what it held is the caller's to fail or to put back."""
 
     def set_depth(self, instance: Instance, depth: int) -> None:
@@ -158,19 +165,19 @@ class Scheduler(Protocol[Instance, Item]):
     def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> Sequence[Action[Instance, Item]]:
         """A request arrived; *alone* if only an instance that holds nothing may be given it."""
 
-    def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
         """Requests that were dispatched but never begun come first, in their order.
 
         Follows a `remove`, or is about a part of the latest dispatch of an instance, which still holds the rest.
         """
 
-    def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
+    def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """The latest dispatch could not be carried out now: its items wait, first, until an instance finishes."""
 
     def withdraw(self, item: Item) -> bool:
         """Take a waiting item out; False where it does not wait (any more)."""
 
-    def finished(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
         """An instance finished its oldest dispatch."""
 
     def wake(self, now_ns: int) -> Sequence[Action[Instance, Item]]:

@@ -18,9 +18,9 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from naiad.errors import ConfigError
-from naiad.scheduling.compat import NamedTuple
+from naiad.scheduling.interface import NamedTuple
 
-__all__ = ["EVERY_DEVICE", "Grant", "Limit", "RateLimiter", "Resource"]
+__all__ = ["EVERY_DEVICE", "GrantedWork", "RateLimiter", "ResourceCapacity", "ResourceNeed"]
 
 Instance = TypeVar("Instance", bound=Hashable)
 Work = TypeVar("Work")
@@ -32,7 +32,7 @@ _GLOBAL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ResourceNeed:
     """What an instance needs while it executes: so many of a thing of its device, or of one all devices share."""
 
     name: str
@@ -41,7 +41,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ResourceCapacity:
     """How many of a thing there are, as the operator says; a global one is given for any device."""
 
     name: str
@@ -49,7 +49,7 @@ class Limit:
     device: int = EVERY_DEVICE
 
 
-class Grant(NamedTuple, Generic[Instance, Work]):
+class GrantedWork(NamedTuple, Generic[Instance, Work]):
     """The decision that *instance* does *work* now."""
 
     instance: Instance
@@ -73,7 +73,7 @@ class _Member(Generic[Work]):
 class RateLimiter(Generic[Instance, Work]):
     """Resources, and who waits for them."""
 
-    def __init__(self, limits: Iterable[Limit] = ()) -> None:
+    def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
         self._limits = tuple(limits)
         self._members: dict[Instance, _Member[Work]] = {}
         self._available: dict[tuple[int, str], int] = {}
@@ -86,7 +86,7 @@ class RateLimiter(Generic[Instance, Work]):
         return f"<RateLimiter instances={len(self._members)} staged={len(self._staged)} used={used}>"
 
     def register(
-        self, instance: Instance, resources: Iterable[Resource] = (), *, priority: int = 0, device: int = 0
+        self, instance: Instance, resources: Iterable[ResourceNeed] = (), *, priority: int = 0, device: int = 0
     ) -> None:
         """Take up an instance.
 
@@ -103,7 +103,7 @@ class RateLimiter(Generic[Instance, Work]):
             del self._members[instance]
             raise
 
-    def unregister(self, instance: Instance) -> list[Grant[Instance, Work]]:
+    def unregister(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
         """Forget an instance, with what it has staged; what may be done now that its resources are free."""
         member = self._members.pop(instance, None)
         if member is None:
@@ -115,16 +115,16 @@ class RateLimiter(Generic[Instance, Work]):
         self._available = self._count()
         return self._grant()
 
-    def stage(self, instance: Instance, work: Work) -> list[Grant[Instance, Work]]:
+    def stage(self, instance: Instance, work: Work) -> list[GrantedWork[Instance, Work]]:
         """An instance is to do *work*, after what it has to do already; what may be done now."""
         member = self._members[instance]
         if not member.needs:
-            return [Grant(instance, work)]
+            return [GrantedWork(instance, work)]
         member.work.append(work)
         self._stage(instance, member)
         return self._grant()
 
-    def finished(self, instance: Instance) -> list[Grant[Instance, Work]]:
+    def on_finished(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
         """An instance has done its oldest work; what may be done now."""
         member = self._members.get(instance)
         if member is None or not member.is_working:
@@ -133,7 +133,7 @@ class RateLimiter(Generic[Instance, Work]):
         self._stage(instance, member)
         return self._grant()
 
-    def withdraw(self, instance: Instance, work: Work) -> list[Grant[Instance, Work]] | None:
+    def withdraw(self, instance: Instance, work: Work) -> list[GrantedWork[Instance, Work]] | None:
         """Take back what is staged; what may be done instead, None if it was granted already."""
         member = self._members.get(instance)
         if member is None or work not in member.work:
@@ -147,8 +147,8 @@ class RateLimiter(Generic[Instance, Work]):
             weight = member.granted * member.priority
             heapq.heappush(self._staged, (weight, next(self._numbers), instance, member))
 
-    def _grant(self) -> list[Grant[Instance, Work]]:
-        grants: list[Grant[Instance, Work]] = []
+    def _grant(self) -> list[GrantedWork[Instance, Work]]:
+        grants: list[GrantedWork[Instance, Work]] = []
         while self._staged:
             instance, member = self._staged[0][2:]
             if member.work and not self._has_room(member):
@@ -161,7 +161,7 @@ class RateLimiter(Generic[Instance, Work]):
                 self._used[need] = self._used.get(need, 0) + number
             member.is_working = True
             member.granted += 1
-            grants.append(Grant(instance, member.work.popleft()))
+            grants.append(GrantedWork(instance, member.work.popleft()))
         return grants
 
     def _has_room(self, member: _Member[Work]) -> bool:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from naiad.scheduling.compat import NamedTuple
+from naiad.scheduling.interface import NamedTuple
 
 __all__ = ["Delivery", "ResponseOrder"]
 

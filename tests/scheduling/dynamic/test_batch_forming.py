@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.dynamic.queue import Entry
+from naiad.scheduling.dynamic.queue import QueuedRequest
 from scheduling.requests import MS, Request
 
 LATE = 5 * MS
@@ -14,7 +14,7 @@ LATE = 5 * MS
 
 def entries(*sizes_and_keys, queued=0):
     return [
-        Entry(Request(index, batch_size=size, shape_key=key), 1, queued, alone=False)
+        QueuedRequest(Request(index, batch_size=size, shape_key=key), 1, queued, alone=False)
         for index, (size, key) in enumerate(
             each if isinstance(each, tuple) else (each, None) for each in sizes_and_keys
         )

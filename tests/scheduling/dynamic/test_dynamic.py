@@ -9,14 +9,14 @@ from naiad.errors import Code
 from naiad.scheduling.dynamic.batch_forming import BatchRule
 from naiad.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.scheduling.dynamic.queue import QueuePolicy
-from naiad.scheduling.interface import Dispatch, Refuse
+from naiad.scheduling.interface import Dispatch, Rejection
 from scheduling.requests import MS, Request, names
 
 
 def scheduler(*instances, size=8, preferred=(), delay_us=0, policy=None, **levels):
     made: DynamicScheduler[str, Request] = DynamicScheduler(BatchRule(size, preferred, delay_us), policy, **levels)
     for instance in instances:
-        assert made.add(instance) == []
+        assert made.add_instance(instance) == []
     return made
 
 
@@ -25,7 +25,7 @@ def enqueue(made, *requests, now=0):
 
 
 def refused(actions):
-    return [(action.item.name, action.error.message) for action in actions if isinstance(action, Refuse)]
+    return [(action.item.name, action.error.message) for action in actions if isinstance(action, Rejection)]
 
 
 def dispatched(actions):
@@ -35,7 +35,7 @@ def dispatched(actions):
 def test_requests_gather_while_the_instance_works():
     made = scheduler("a")
     assert dispatched(enqueue(made, *map(Request, range(6)))) == [("a", [0])]
-    assert dispatched(made.finished("a")) == [("a", [1, 2, 3, 4, 5])]
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2, 3, 4, 5])]
 
 
 def test_a_batch_waits_for_its_delay_and_no_longer():
@@ -65,7 +65,7 @@ def test_a_request_of_another_shape_sends_the_batch_that_waits():
 def test_the_freest_instance_is_given_the_batch():
     made = scheduler("a", "b")
     assert dispatched(enqueue(made, Request(0), Request(1), Request(2))) == [("a", [0]), ("b", [1])]
-    assert dispatched(made.finished("b")) == [("b", [2])]
+    assert dispatched(made.on_finished("b")) == [("b", [2])]
 
 
 def test_an_instance_that_works_is_given_complete_batches_only():
@@ -81,20 +81,20 @@ def test_a_request_that_comes_alone_goes_to_an_instance_that_holds_nothing():
     made.set_depth("a", 4)
     assert dispatched(enqueue(made, Request(0), Request(1))) == [("a", [0]), ("a", [1])]
     assert made.enqueue(Request(2), 0, alone=True) == []
-    assert made.finished("a") == []
-    assert dispatched(made.finished("a")) == [("a", [2])]
+    assert made.on_finished("a") == []
+    assert dispatched(made.on_finished("a")) == [("a", [2])]
 
 
 def test_higher_priorities_go_first_and_unknown_ones_are_the_default():
     made = scheduler(size=8, levels=3, default_level=2)
     enqueue(made, *(Request(number, priority=number) for number in (3, 2, 0, 1, 4)))
-    assert dispatched(made.add("a")) == [("a", [1, 2, 0, 4, 3])]
+    assert dispatched(made.add_instance("a")) == [("a", [1, 2, 0, 4, 3])]
 
 
 def test_priorities_are_ignored_without_levels():
     made = scheduler(policies={1: QueuePolicy(max_size=1)})
     enqueue(made, *(Request(number, priority=number) for number in (3, 2, 1)))
-    assert dispatched(made.add("a")) == [("a", [3, 2, 1])]
+    assert dispatched(made.add_instance("a")) == [("a", [3, 2, 1])]
 
 
 def test_a_full_level_refuses_and_others_do_not():
@@ -130,8 +130,8 @@ def test_a_request_that_waited_too_long_may_go_behind_the_others_instead():
     enqueue(made, Request(0), Request(1))
     enqueue(made, Request(2), now=1 * MS)
     assert made.wake(5 * MS) == []
-    assert dispatched(made.add("a", 5 * MS)) == [("a", [2])]
-    assert dispatched(made.finished("a", 90 * MS)) == [("a", [0])]
+    assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [2])]
+    assert dispatched(made.on_finished("a", 90 * MS)) == [("a", [0])]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_withdrawn_no_longer_holds_others_up():
     enqueue(made, big, Request(1, shape_key="y"), Request(2, shape_key="y"))
     assert made.withdraw(big)
     assert not made.withdraw(big)
-    assert dispatched(made.finished("a")) == [("a", [1, 2])]
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
 
 
 def test_after_a_withdrawal_the_scheduler_asks_to_be_woken():
@@ -177,9 +177,9 @@ def test_what_was_never_begun_comes_first_and_does_not_wait_again():
     enqueue(made, *requests)
     [dispatch] = made.wake(5 * MS)
     enqueue(made, Request(3), now=5 * MS)
-    made.remove("a")
-    assert made.put_back(dispatch.items, 5 * MS) == []
-    assert dispatched(made.add("b", 5 * MS)) == [("b", [0, 1, 2, 3])]
+    made.remove_instance("a")
+    assert made.requeue(dispatch.items, 5 * MS) == []
+    assert dispatched(made.add_instance("b", 5 * MS)) == [("b", [0, 1, 2, 3])]
 
 
 def test_a_dispatch_that_found_no_memory_waits_for_the_one_before():
@@ -187,9 +187,9 @@ def test_a_dispatch_that_found_no_memory_waits_for_the_one_before():
     made.set_depth("a", 2)
     enqueue(made, Request(0))
     [dispatch] = enqueue(made, Request(1), Request(2))
-    made.undo("a", dispatch.items)
+    made.undo_dispatch("a", dispatch.items)
     assert enqueue(made, Request(3)) == []
-    assert dispatched(made.finished("a")) == [("a", [1, 2])]
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
 
 
 def test_draining_takes_everything_in_order():
@@ -204,7 +204,7 @@ def test_a_thousand_levels_leave_nothing_behind():
     made = scheduler("a", size=1, levels=2**64 - 1, default_level=5)
     enqueue(made, *(Request(number, priority=number) for number in range(1, 1000)))
     while made.waiting_count:
-        made.finished("a")
+        made.on_finished("a")
     assert repr(made) == "<DynamicScheduler <WaitingQueue waiting=0 size=0 levels=[5]> <Instances load=[1]>>"
 
 
@@ -212,7 +212,7 @@ def test_deadlines_of_requests_that_left_in_time_are_not_kept():
     made = scheduler("a", size=1, policy=QueuePolicy(timeout_us=10**9))
     for number in range(1000):
         enqueue(made, Request(number))
-        made.finished("a")
+        made.on_finished("a")
     assert len(made._queue._deadlines) < 200
 
 
@@ -235,7 +235,7 @@ def test_a_configuration_says_it_all():
           priority_queue_policy { key: 1 value { default_timeout_microseconds: 7 timeout_action: DELAY } }
         }""")
     )
-    assert made.add("a") == []
+    assert made.add_instance("a") == []
     assert enqueue(made, Request(0, priority=1)) == []
     assert made.next_wakeup() == 7000
     assert made.wake(7000) == []
@@ -249,4 +249,4 @@ def test_a_configuration_says_it_all():
 def test_without_dynamic_batching_batches_are_of_one():
     made = DynamicScheduler.of(config("max_batch_size: 4"))
     enqueue(made, Request(0), Request(1))
-    assert dispatched(made.add("a")) == [("a", [0])]
+    assert dispatched(made.add_instance("a")) == [("a", [0])]

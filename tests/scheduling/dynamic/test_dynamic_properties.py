@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from naiad.scheduling.dynamic.batch_forming import BatchRule
 from naiad.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.scheduling.dynamic.queue import QueuePolicy
-from naiad.scheduling.interface import Dispatch, Refuse
+from naiad.scheduling.interface import Dispatch, Rejection
 from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
 
@@ -44,7 +44,7 @@ class Batching(Clocked):
         self.now = 0
         self.arrived: list[Request] = []
         self.waiting: dict[Request, int] = {}
-        self.put_back: set[Request] = set()
+        self.requeue: set[Request] = set()
         self.alone: set[Request] = set()
         self.held: dict[str, list[tuple[Request, ...]]] = {}
         self.depth: dict[str, int] = {}
@@ -58,14 +58,14 @@ class Batching(Clocked):
         timeout = policy.timeout_us
         if policy.allow_override and 0 < request.timeout_us < timeout:
             timeout = request.timeout_us
-        return self.waiting[request] + timeout * 1000 if timeout and request not in self.put_back else None
+        return self.waiting[request] + timeout * 1000 if timeout and request not in self.requeue else None
 
     def take(self, actions):
         for action in actions:
             if isinstance(action, Dispatch):
                 self.take_batch(action)
             else:
-                assert isinstance(action, Refuse)
+                assert isinstance(action, Rejection)
                 self.gone.append(action.item)
                 if action.error.message == "Request timeout expired":
                     assert self.deadline(action.item) <= self.now
@@ -84,16 +84,16 @@ class Batching(Clocked):
         self.check_order(action.items)
         for request in action.items:
             del self.waiting[request]
-            self.put_back.discard(request)
+            self.requeue.discard(request)
         held.append(action.items)
 
     def check_order(self, items):
         """Nothing of the same level that came before and is not delayed is left behind."""
         for request in items:
             for other in self.waiting:
-                if other in items or other in self.put_back or self.level(other) != self.level(request):
+                if other in items or other in self.requeue or self.level(other) != self.level(request):
                     continue
-                if self.arrived.index(other) < self.arrived.index(request) and request not in self.put_back:
+                if self.arrived.index(other) < self.arrived.index(request) and request not in self.requeue:
                     assert self.deadline(other) is not None
                     assert self.deadline(other) <= self.now
 
@@ -117,7 +117,7 @@ class Batching(Clocked):
     def add(self):
         name = f"i{len(self.depth)}"
         self.held[name], self.depth[name] = [], 1
-        self.take(self.scheduler.add(name, self.now))
+        self.take(self.scheduler.add_instance(name, self.now))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), depth=st.integers(1, 3))
@@ -132,14 +132,14 @@ class Batching(Clocked):
     def finish(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, batches in self.held.items() if batches)))
         self.gone += self.held[name].pop(0)
-        self.take(self.scheduler.finished(name, self.now))
+        self.take(self.scheduler.on_finished(name, self.now))
 
     @precondition(lambda self: all(self.held.values()) and any(len(batches) > 1 for batches in self.held.values()))
     @rule(data=st.data())
-    def undo(self, data):
+    def undo_dispatch(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, batches in self.held.items() if len(batches) > 1)))
         items = self.held[name].pop()
-        self.scheduler.undo(name, items)
+        self.scheduler.undo_dispatch(name, items)
         self.return_to_queue(items)
         self.depth[name] = max(1, len(self.held[name]))
 
@@ -148,15 +148,15 @@ class Batching(Clocked):
     def die(self, data):
         name = data.draw(st.sampled_from(sorted(self.held)))
         batches = self.held.pop(name)
-        self.scheduler.remove(name)
+        self.scheduler.remove_instance(name)
         for batch in batches[:1]:
             self.gone += batch
         items = tuple(request for batch in batches[1:] for request in batch)
         self.return_to_queue(items)
-        self.take(self.scheduler.put_back(items, self.now))
+        self.take(self.scheduler.requeue(items, self.now))
 
     def return_to_queue(self, items):
-        self.put_back.update(items)
+        self.requeue.update(items)
         self.alone.update(items)
         self.waiting.update(dict.fromkeys(items, self.now))
 
@@ -190,7 +190,7 @@ class Batching(Clocked):
     @invariant()
     def nothing_waits_beside_an_idle_instance_but_for_its_delay(self):
         if hasattr(self, "held") and self.waiting and not all(self.held.values()):
-            oldest = min(0 if request in self.put_back else at for request, at in self.waiting.items())
+            oldest = min(0 if request in self.requeue else at for request, at in self.waiting.items())
             assert self.delay
             assert self.now < oldest + self.delay
             assert self.scheduler.next_wakeup() <= oldest + self.delay

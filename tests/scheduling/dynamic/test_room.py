@@ -55,7 +55,7 @@ class Desk:
         self.dispatcher.add(self.guest)
         while self.guest.batches:
             del self.guest.batches[min(self.guest.batches)]
-            self.dispatcher.carry_out(self.scheduler.finished(self.guest, 0))
+            self.dispatcher.carry_out(self.scheduler.on_finished(self.guest, 0))
         return self.guest.executed
 
 
@@ -164,5 +164,5 @@ def test_a_cut_batch_whose_instance_goes_leaves_no_sequence_behind():
     desk.dispatcher.add(desk.guest)
     assert desk.guest.executed == [[1]]
     assert desk.scheduler.waiting_count == 1
-    desk.scheduler.remove(desk.guest)
+    desk.scheduler.remove_instance(desk.guest)
     assert desk.scheduler.open_count == 0

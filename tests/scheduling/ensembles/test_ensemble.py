@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 from naiad.errors import Code, NaiadError
-from naiad.scheduling.ensembles.graph import Graph, Step
-from naiad.scheduling.ensembles.progress import CancelStep, End, EnsembleRun, Fail, Respond, StartStep, Taken
+from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.scheduling.ensembles.progress import (
+    CancelStep,
+    EndResponses,
+    EnsembleProgress,
+    FailRequest,
+    ResponseConsumed,
+    SendResponse,
+    StartStep,
+)
 from naiad.scheduling.ensembles.step_limits import StepLimits
 
 
 def step(model, inputs, outputs, *, decoupled=False):
     """`step("m", "A B", "C")`: takes A and B as IN0 and IN1, makes C as OUT0."""
-    return Step(
+    return EnsembleStep(
         model=model,
         version=-1,
         inputs=tuple((f"IN{index}", name) for index, name in enumerate(inputs.split())),
@@ -21,7 +29,7 @@ def step(model, inputs, outputs, *, decoupled=False):
 
 
 def ensemble(inputs, outputs, *steps):
-    return Graph(name="e", steps=steps, inputs=tuple(inputs.split()), outputs=tuple(outputs.split()))
+    return EnsembleGraph(name="e", steps=steps, inputs=tuple(inputs.split()), outputs=tuple(outputs.split()))
 
 
 CHAIN = ensemble("X", "Y", step("first", "X", "A"), step("second", "A", "Y"))
@@ -36,57 +44,57 @@ def out(*values):
 
 
 def test_a_step_starts_when_the_one_before_it_has_answered():
-    run = EnsembleRun(CHAIN)
-    assert run.begin({"X": 1}) == [StartStep(1, 0, [("IN0", 1)])]
-    assert run.answered(1, out(2), True) == [StartStep(2, 1, [("IN0", 2)])]
-    assert run.answered(2, out(3), True) == [Respond([("Y", 3)], True)]
+    run = EnsembleProgress(CHAIN)
+    assert run.start({"X": 1}) == [StartStep(1, 0, [("IN0", 1)])]
+    assert run.on_response(1, out(2), True) == [StartStep(2, 1, [("IN0", 2)])]
+    assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
     assert run.is_done
 
 
 def test_branches_run_side_by_side_and_a_join_waits_for_both():
-    run = EnsembleRun(DIAMOND)
-    run.begin({"X": 1})
-    assert run.answered(1, out("a"), True) == [StartStep(2, 1, [("IN0", "a")]), StartStep(3, 2, [("IN0", "a")])]
-    assert run.answered(3, out("r"), True) == []
-    assert run.answered(2, out("l"), True) == [StartStep(4, 3, [("IN0", "l"), ("IN1", "r")])]
-    assert run.answered(4, out("y"), True) == [Respond([("Y", "y")], True)]
+    run = EnsembleProgress(DIAMOND)
+    run.start({"X": 1})
+    assert run.on_response(1, out("a"), True) == [StartStep(2, 1, [("IN0", "a")]), StartStep(3, 2, [("IN0", "a")])]
+    assert run.on_response(3, out("r"), True) == []
+    assert run.on_response(2, out("l"), True) == [StartStep(4, 3, [("IN0", "l"), ("IN1", "r")])]
+    assert run.on_response(4, out("y"), True) == [SendResponse([("Y", "y")], True)]
 
 
 def test_steps_whose_outputs_nobody_asked_for_are_left_out():
     graph = ensemble("X", "Y Z", step("a", "X", "A"), step("b", "A", "Y"), step("c", "A", "C"), step("d", "C", "Z"))
-    run = EnsembleRun(graph, ["Y"])
-    run.begin({"X": 1})
-    assert run.answered(1, out(2), True) == [StartStep(2, 1, [("IN0", 2)])]
-    assert run.answered(2, out(3), True) == [Respond([("Y", 3)], True)]
+    run = EnsembleProgress(graph, ["Y"])
+    run.start({"X": 1})
+    assert run.on_response(1, out(2), True) == [StartStep(2, 1, [("IN0", 2)])]
+    assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
 
 
 def test_one_tensor_may_go_into_several_inputs_of_a_step():
-    run = EnsembleRun(ensemble("X", "Y", step("twice", "X X", "Y")))
-    assert run.begin({"X": 1}) == [StartStep(1, 0, [("IN0", 1), ("IN1", 1)])]
+    run = EnsembleProgress(ensemble("X", "Y", step("twice", "X X", "Y")))
+    assert run.start({"X": 1}) == [StartStep(1, 0, [("IN0", 1), ("IN1", 1)])]
 
 
 def test_each_response_of_a_decoupled_step_starts_what_follows():
-    run = EnsembleRun(STREAM)
-    run.begin({"X": 1})
-    assert run.answered(1, out("a"), False) == [StartStep(2, 1, [("IN0", "a")])]
-    assert run.answered(1, out("b"), False) == [StartStep(3, 1, [("IN0", "b")])]
-    assert run.answered(3, out("B"), True) == [Respond([("Y", "B")], False)]
-    assert run.answered(1, None, True) == []
-    assert run.answered(2, out("A"), True) == [Respond([("Y", "A")], True)]
+    run = EnsembleProgress(STREAM)
+    run.start({"X": 1})
+    assert run.on_response(1, out("a"), False) == [StartStep(2, 1, [("IN0", "a")])]
+    assert run.on_response(1, out("b"), False) == [StartStep(3, 1, [("IN0", "b")])]
+    assert run.on_response(3, out("B"), True) == [SendResponse([("Y", "B")], False)]
+    assert run.on_response(1, None, True) == []
+    assert run.on_response(2, out("A"), True) == [SendResponse([("Y", "A")], True)]
 
 
 def test_a_stream_whose_end_comes_alone_ends_the_ensemble_with_an_end_mark():
-    run = EnsembleRun(STREAM)
-    run.begin({"X": 1})
-    run.answered(1, out("a"), False)
-    assert run.answered(2, out("A"), True) == [Respond([("Y", "A")], False)]
-    assert run.answered(1, None, True) == [End()]
+    run = EnsembleProgress(STREAM)
+    run.start({"X": 1})
+    run.on_response(1, out("a"), False)
+    assert run.on_response(2, out("A"), True) == [SendResponse([("Y", "A")], False)]
+    assert run.on_response(1, None, True) == [EndResponses()]
 
 
 def test_a_stream_without_a_response_is_no_deadlock():
-    run = EnsembleRun(STREAM)
-    run.begin({"X": 1})
-    assert run.answered(1, None, True) == [End()]
+    run = EnsembleProgress(STREAM)
+    run.start({"X": 1})
+    assert run.on_response(1, None, True) == [EndResponses()]
 
 
 def test_branches_behind_a_stream_join_what_belongs_to_one_response():
@@ -98,52 +106,52 @@ def test_branches_behind_a_stream_join_what_belongs_to_one_response():
         step("right", "A", "R"),
         step("join", "L R", "Y"),
     )
-    run = EnsembleRun(graph)
-    run.begin({"X": 1})
-    run.answered(1, out("a"), False)  # starts 2 and 3
-    run.answered(1, out("b"), False)  # starts 4 and 5
-    assert run.answered(4, out("Lb"), True) == []
-    assert run.answered(3, out("Ra"), True) == []
-    assert run.answered(5, out("Rb"), True) == [StartStep(6, 3, [("IN0", "Lb"), ("IN1", "Rb")])]
-    assert run.answered(2, out("La"), True) == [StartStep(7, 3, [("IN0", "La"), ("IN1", "Ra")])]
+    run = EnsembleProgress(graph)
+    run.start({"X": 1})
+    run.on_response(1, out("a"), False)  # starts 2 and 3
+    run.on_response(1, out("b"), False)  # starts 4 and 5
+    assert run.on_response(4, out("Lb"), True) == []
+    assert run.on_response(3, out("Ra"), True) == []
+    assert run.on_response(5, out("Rb"), True) == [StartStep(6, 3, [("IN0", "Lb"), ("IN1", "Rb")])]
+    assert run.on_response(2, out("La"), True) == [StartStep(7, 3, [("IN0", "La"), ("IN1", "Ra")])]
 
 
 def test_a_response_counts_as_taken_when_all_that_was_made_from_it_has_left():
-    run = EnsembleRun(STREAM)
-    run.begin({"X": 1})
-    run.answered(1, out("a"), False)
-    run.answered(1, out("b"), False)
-    run.answered(2, out("A"), True)
-    run.answered(3, out("B"), True)
-    assert run.taken(1) == [Taken(1)]
-    assert run.taken(5) == [Taken(1)]
+    run = EnsembleProgress(STREAM)
+    run.start({"X": 1})
+    run.on_response(1, out("a"), False)
+    run.on_response(1, out("b"), False)
+    run.on_response(2, out("A"), True)
+    run.on_response(3, out("B"), True)
+    assert run.on_responses_consumed(1) == [ResponseConsumed(1)]
+    assert run.on_responses_consumed(5) == [ResponseConsumed(1)]
 
 
 def test_a_response_that_nothing_is_made_from_is_taken_at_once():
     graph = ensemble("X", "Y", step("tokens", "X", "A", decoupled=True), step("more", "A", "Y", decoupled=True))
-    run = EnsembleRun(graph)
-    run.begin({"X": 1})
-    run.answered(1, out("a"), False)
-    assert run.answered(2, None, True) == [Taken(1)]
+    run = EnsembleProgress(graph)
+    run.start({"X": 1})
+    run.on_response(1, out("a"), False)
+    assert run.on_response(2, None, True) == [ResponseConsumed(1)]
 
 
 def test_inputs_that_were_left_out_are_left_out_of_the_steps_too():
-    run = EnsembleRun(ensemble("X Z", "Y", step("m", "X Z", "Y")))
-    assert run.begin({"X": 1}) == [StartStep(1, 0, [("IN0", 1)])]
+    run = EnsembleProgress(ensemble("X Z", "Y", step("m", "X Z", "Y")))
+    assert run.start({"X": 1}) == [StartStep(1, 0, [("IN0", 1)])]
 
 
 def test_outputs_that_a_model_leaves_out_are_left_out_of_what_follows():
-    run = EnsembleRun(ensemble("X", "Y Z", step("m", "X", "A Z"), step("n", "A", "Y")))
-    run.begin({"X": 1})
-    assert run.answered(1, {"OUT0": 2}, True) == [StartStep(2, 1, [("IN0", 2)])]
-    assert run.answered(2, out(3), True) == [Respond([("Y", 3)], True)]
+    run = EnsembleProgress(ensemble("X", "Y Z", step("m", "X", "A Z"), step("n", "A", "Y")))
+    run.start({"X": 1})
+    assert run.on_response(1, {"OUT0": 2}, True) == [StartStep(2, 1, [("IN0", 2)])]
+    assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
 
 
 def test_an_error_of_a_step_is_the_answer_with_the_ensembles_name_before_it():
-    run = EnsembleRun(CHAIN)
-    run.begin({"X": 1})
-    [action] = run.failed(1, NaiadError("no such thing", code=Code.NOT_FOUND), True)
-    assert isinstance(action, Fail)
+    run = EnsembleProgress(CHAIN)
+    run.start({"X": 1})
+    [action] = run.on_step_failed(1, NaiadError("no such thing", code=Code.NOT_FOUND), True)
+    assert isinstance(action, FailRequest)
     assert action.error.message == "in ensemble 'e', no such thing"
     assert action.error.code is Code.NOT_FOUND
     assert run.is_done
@@ -157,24 +165,24 @@ def test_after_an_error_streams_are_cancelled_and_single_answers_are_awaited():
         step("single", "X", "Z"),
         step("tokens", "X", "W", decoupled=True),
     )
-    run = EnsembleRun(graph)
-    run.begin({"X": 1})
-    fail, cancel = run.failed(1, NaiadError("oh"), True)
-    assert isinstance(fail, Fail)
+    run = EnsembleProgress(graph)
+    run.start({"X": 1})
+    fail, cancel = run.on_step_failed(1, NaiadError("oh"), True)
+    assert isinstance(fail, FailRequest)
     assert cancel == CancelStep(3)
     assert run.is_ended
     assert not run.is_done
-    assert run.answered(2, out(1), True) == []
-    assert run.answered(3, out(1), False) == [Taken(3)]
-    assert run.failed(3, NaiadError("cancelled"), True) == []
+    assert run.on_response(2, out(1), True) == []
+    assert run.on_response(3, out(1), False) == [ResponseConsumed(3)]
+    assert run.on_step_failed(3, NaiadError("cancelled"), True) == []
     assert run.is_done
 
 
 def test_a_step_that_ends_without_a_response_is_a_deadlock_unless_it_may():
-    run = EnsembleRun(CHAIN, prefix="[request id: 7] ")
-    run.begin({"X": 1})
-    [action] = run.answered(1, None, True)
-    assert isinstance(action, Fail)
+    run = EnsembleProgress(CHAIN, prefix="[request id: 7] ")
+    run.start({"X": 1})
+    [action] = run.on_response(1, None, True)
+    assert isinstance(action, FailRequest)
     assert action.error.message == (
         "in ensemble 'e', [request id: 7] unexpected deadlock, at least one output is not set while no more ensemble "
         "steps can be made"
@@ -183,39 +191,39 @@ def test_a_step_that_ends_without_a_response_is_a_deadlock_unless_it_may():
 
 
 def test_cancelling_reaches_the_steps_under_way_and_lets_no_other_start():
-    run = EnsembleRun(CHAIN)
-    run.begin({"X": 1})
+    run = EnsembleProgress(CHAIN)
+    run.start({"X": 1})
     assert run.cancel() == [CancelStep(1)]
     assert run.cancel() == []
-    [action] = run.answered(1, out(2), True)
-    assert isinstance(action, Fail)
+    [action] = run.on_response(1, out(2), True)
+    assert isinstance(action, FailRequest)
     assert action.error.message == "in ensemble 'e', Request was cancelled"
     assert action.error.code is Code.CANCELLED
 
 
 def test_a_last_step_that_ignores_the_cancellation_still_answers():
-    run = EnsembleRun(CHAIN)
-    run.begin({"X": 1})
-    run.answered(1, out(2), True)
+    run = EnsembleProgress(CHAIN)
+    run.start({"X": 1})
+    run.on_response(1, out(2), True)
     assert run.cancel() == [CancelStep(2)]
-    assert run.answered(2, out(3), True) == [Respond([("Y", 3)], True)]
+    assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
 
 
 def test_giving_up_answers_with_that_very_error_and_cancels_everything():
-    run = EnsembleRun(CHAIN)
-    run.begin({"X": 1})
+    run = EnsembleProgress(CHAIN)
+    run.start({"X": 1})
     error = NaiadError("a ring")
-    assert run.fail(error) == [Fail(error), CancelStep(1)]
+    assert run.fail(error) == [FailRequest(error), CancelStep(1)]
     assert run.fail(error) == []
-    assert run.answered(1, out(2), True) == []
+    assert run.on_response(1, out(2), True) == []
     assert run.is_done
 
 
-@pytest.mark.parametrize("report", ["answered", "failed"])
+@pytest.mark.parametrize("report", ["on_response", "on_step_failed"])
 def test_reports_about_unknown_steps_are_ignored(report):
-    run = EnsembleRun(CHAIN)
-    run.begin({"X": 1})
-    about = out(1) if report == "answered" else NaiadError("late")
+    run = EnsembleProgress(CHAIN)
+    run.start({"X": 1})
+    about = out(1) if report == "on_response" else NaiadError("late")
     assert getattr(run, report)(9, about, True) == []
 
 

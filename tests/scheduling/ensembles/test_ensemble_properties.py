@@ -5,8 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.errors import NaiadError
-from naiad.scheduling.ensembles.graph import Graph, Step
-from naiad.scheduling.ensembles.progress import CancelStep, End, EnsembleRun, Fail, Respond, StartStep, Taken
+from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.scheduling.ensembles.progress import (
+    CancelStep,
+    EndResponses,
+    EnsembleProgress,
+    FailRequest,
+    ResponseConsumed,
+    SendResponse,
+    StartStep,
+)
 
 
 @st.composite
@@ -19,7 +27,7 @@ def graphs(draw, *, streams=True):
         before = [f"T{other}" for other in range(index)] or ["X"]
         sources = draw(st.lists(st.sampled_from(before), min_size=1, max_size=3))
         steps.append(
-            Step(
+            EnsembleStep(
                 model=f"m{index}",
                 version=-1,
                 inputs=tuple((f"I{number}", source) for number, source in enumerate(sources)),
@@ -29,7 +37,7 @@ def graphs(draw, *, streams=True):
         )
     used = {source for each in steps for _, source in each.inputs}
     outputs = tuple(f"T{index}" for index in range(count) if f"T{index}" not in used)
-    return Graph(name="e", steps=tuple(steps), inputs=("X",), outputs=outputs)
+    return EnsembleGraph(name="e", steps=tuple(steps), inputs=("X",), outputs=outputs)
 
 
 class World:
@@ -37,7 +45,7 @@ class World:
 
     def __init__(self, graph, data, *, failures=False):
         self.graph, self.data, self.failures = graph, data, failures
-        self.run = EnsembleRun(graph)
+        self.run = EnsembleProgress(graph)
         self.open = {}  # steps under way, by number
         self.started = []  # step and inputs
         self.sent = {}  # responses of streams by number
@@ -46,18 +54,18 @@ class World:
         self.ends = 0
 
     def play(self):
-        self.carry_out(self.run.begin({"X": ("X",)}))
+        self.carry_out(self.run.start({"X": ("X",)}))
         while self.open:
             number = self.data.draw(st.sampled_from(sorted(self.open)), label="who answers")
             self.answer(number)
-        self.carry_out(self.run.taken(1 << 40))
+        self.carry_out(self.run.on_responses_consumed(1 << 40))
 
     def answer(self, number):
         index, inputs = self.open[number]
         is_stream = self.graph.steps[index].decoupled
         if self.failures and self.data.draw(st.integers(0, 9), label="luck") == 0:
             del self.open[number]
-            self.carry_out(self.run.failed(number, NaiadError("bad luck"), True))
+            self.carry_out(self.run.on_step_failed(number, NaiadError("bad luck"), True))
             return
         is_last = not is_stream or self.data.draw(st.integers(0, 3), label="more") == 0
         if is_last:
@@ -67,7 +75,7 @@ class World:
             outputs = {"O": (f"T{index}", count, *inputs)}
         else:
             outputs = {"O": (f"T{index}", *inputs)}
-        self.carry_out(self.run.answered(number, outputs, is_last))
+        self.carry_out(self.run.on_response(number, outputs, is_last))
 
     def carry_out(self, actions):
         for action in actions:
@@ -79,14 +87,14 @@ class World:
                     assert (index, tensors) not in self.started, "a step was started twice"
                     self.started.append((index, tensors))
                     self.open[number] = (index, tensors)
-                case Respond(outputs, final):
+                case SendResponse(outputs, final):
                     assert not self.ends, "a response after the end"
                     self.responses.append(tuple(tensor for _, tensor in outputs))
                     self.ends += final
-                case End() | Fail():
+                case EndResponses() | FailRequest():
                     assert not self.ends, "a second end"
                     self.ends += 1
-                case Taken(number):
+                case ResponseConsumed(number):
                     self.taken[number] = self.taken.get(number, 0) + 1
                 case CancelStep(number):
                     assert number in self.open

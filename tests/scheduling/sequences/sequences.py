@@ -5,8 +5,8 @@ from __future__ import annotations
 from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
-from naiad.scheduling.choose import sequence_scheduler_for
-from naiad.scheduling.interface import Refuse, RowDispatch
+from naiad.scheduling.factory import sequence_scheduler_for
+from naiad.scheduling.interface import Rejection, RowDispatch
 from scheduling.requests import Request
 
 START, END = 1, 2
@@ -21,7 +21,7 @@ def config(text, max_batch_size=4):
 def scheduler(*instances, text="direct {}", size=4):
     made = sequence_scheduler_for(config(f"sequence_batching {{ {text} }}", size))
     for instance in instances:
-        assert made.add(instance) == []
+        assert made.add_instance(instance) == []
     return made
 
 
@@ -40,7 +40,7 @@ def rows(actions):
 
 
 def refused(actions):
-    return [(action.item.name, action.error.message) for action in actions if isinstance(action, Refuse)]
+    return [(action.item.name, action.error.message) for action in actions if isinstance(action, Rejection)]
 
 
 def start_error(sequence):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from naiad.errors import Code
-from naiad.scheduling.choose import is_ordered, scheduler_for
 from naiad.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.scheduling.factory import preserves_order, scheduler_for
 from naiad.scheduling.fifo import FifoScheduler
 from scheduling.sequences.sequences import END, START, config, refused, rows, scheduler, send, start_error
 
@@ -15,32 +15,32 @@ def test_sequences_end_with_the_instance_they_began_on():
     send(made, 1, START)
     send(made, 1, 0, "queued")
     send(made, 2, START)
-    made.finished("b")
-    made.remove("a")
+    made.on_finished("b")
+    made.remove_instance("a")
     lost = "sequence 1 of model 'm' was lost: the instance that held it ended; begin it again with the START flag"
-    actions = made.put_back(())
+    actions = made.requeue(())
     assert refused(actions) == [("queued", lost)]
     assert actions[0].error.code is Code.UNAVAILABLE
     assert refused(send(made, 1)) == [(1, lost)]
     assert rows(send(made, 2)) == [("b", [2])]
     assert rows(send(made, 1, START)) == []
-    assert rows(made.add("c")) == [("c", [1])]
+    assert rows(made.add_instance("c")) == [("c", [1])]
 
 
 def test_a_sequence_that_had_not_begun_moves_to_another_instance():
     made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
     send(made, 1, START | END)
     send(made, 2, START)
-    made.remove("a")
-    assert made.put_back(()) == []
-    assert rows(made.add("b")) == [("b", [2])]
+    made.remove_instance("a")
+    assert made.requeue(()) == []
+    assert rows(made.add_instance("b")) == [("b", [2])]
 
 
 def test_what_was_not_begun_is_told_that_its_sequence_is_lost():
     made = scheduler("a")
     [action] = send(made, 1, START)
-    made.remove("a")
-    [(name, message)] = refused(made.put_back(action.items))
+    made.remove_instance("a")
+    [(name, message)] = refused(made.requeue(action.items))
     assert name == 1
     assert message == (
         "the sequence of this request to model 'm' was lost: the instance that held it ended; begin it again "
@@ -53,9 +53,9 @@ def test_a_dispatch_that_could_not_be_carried_out_waits_first():
     send(made, 1, START, "busy")
     send(made, 2, START)
     send(made, 3, START)
-    [action] = made.finished("a")
+    [action] = made.on_finished("a")
     send(made, 4, START)
-    made.undo("a", action.items)
+    made.undo_dispatch("a", action.items)
     assert made.waiting_count == 3
     assert rows(send(made, 4)) == [("a", [2, 3])]
 
@@ -68,10 +68,10 @@ def test_iterative_requests_are_sequences_of_their_own():
     [first] = send(made, 0, name="x")
     assert (first.rows[0].correlation_id, first.rows[0].flags) == (1, START)
     made.reschedule(first.items[0])
-    [second] = made.finished("a")
+    [second] = made.on_finished("a")
     assert (second.rows[0].correlation_id, second.rows[0].flags) == (1, 0)
     assert second.items == first.items
-    assert made.finished("a") == []
+    assert made.on_finished("a") == []
     [third] = send(made, "", name="y")
     assert third.rows[0].correlation_id == 2
     assert refused(send(made, 1)) == [(1, start_error(1))]
@@ -83,14 +83,14 @@ def test_new_iterative_requests_join_those_that_go_on():
     send(made, 0, name="y")
     send(made, 0, name="z")
     made.reschedule(first.items[0])
-    assert rows(made.finished("a")) == [("a", ["y", "x"])]
-    assert rows(made.finished("a")) == [("a", ["z"])]
+    assert rows(made.on_finished("a")) == [("a", ["y", "x"])]
+    assert rows(made.on_finished("a")) == [("a", ["z"])]
 
 
 def test_a_closed_scheduler_lets_sequences_go_on():
     made = scheduler("a")
     send(made, 1, START)
-    made.finished("a")
+    made.on_finished("a")
     made.close()
     assert refused(send(made, 2, START)) == [
         (2, "Server is stopping, scheduler for model has stopped accepting new inference requests")
@@ -105,7 +105,7 @@ def test_draining_ends_all_sequences():
         send(made, sequence, flags, name)
     assert [request.name for request in made.drain()] == ["a", "b", "c"]
     assert made.waiting_count == 0
-    made.finished("a")
+    made.on_finished("a")
     assert refused(send(made, 1)) == [(1, start_error(1))]
     assert rows(send(made, 3, START)) == [("a", [3])]
 
@@ -121,4 +121,4 @@ def test_draining_ends_all_sequences():
 )
 def test_a_configuration_chooses_its_scheduler(text, kind, ordered):
     assert type(scheduler_for(config(text))) is kind
-    assert is_ordered(config(text)) is ordered
+    assert preserves_order(config(text)) is ordered

@@ -9,15 +9,15 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InputTensor, OutputTensor
-from naiad.scheduling.choose import sequence_scheduler_for
-from naiad.scheduling.interface import Refuse, RowDispatch, Warn
-from naiad.scheduling.sequences.states import SequenceState, State
+from naiad.scheduling.factory import sequence_scheduler_for
+from naiad.scheduling.interface import Rejection, RowDispatch, SchedulerWarning
+from naiad.scheduling.sequences.states import SequenceState, StateTensor
 from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
 
 START, END = 1, 2
 IDLE = 20 * MS
-STATES = (State("S_OUT", InputTensor("S_IN", Datatype.INT32, (1,), b"first")),)
+STATES = (StateTensor("S_OUT", InputTensor("S_IN", Datatype.INT32, (1,), b"first")),)
 
 
 def _config(*, size, oldest, ready, delay, iterative):
@@ -70,13 +70,13 @@ class Sequences(Clocked):
         for action in actions:
             if isinstance(action, RowDispatch):
                 self.take_batch(action)
-            elif isinstance(action, Refuse):
+            elif isinstance(action, Rejection):
                 assert action.error.message or action.error.code.value == "Cancelled"
                 del self.waiting[action.item]
                 self.again.discard(action.item)
                 self.gone.append(action.item)
             else:
-                assert isinstance(action, Warn)
+                assert isinstance(action, SchedulerWarning)
         assert self.scheduler.wake(self.now) == [], "a decision was missed"
 
     def take_batch(self, action):
@@ -125,7 +125,7 @@ class Sequences(Clocked):
         name = f"i{self.instances}"
         self.instances += 1
         self.held[name] = []
-        self.take(self.scheduler.add(name, self.now))
+        self.take(self.scheduler.add_instance(name, self.now))
 
     @precondition(lambda self: any(self.held.values()))
     @rule(data=st.data(), again=st.booleans(), keeps=st.booleans())
@@ -143,29 +143,29 @@ class Sequences(Clocked):
                 self.waiting[request] = self.now
             else:
                 self.gone.append(request)
-        self.take(self.scheduler.finished(name, self.now))
+        self.take(self.scheduler.on_finished(name, self.now))
 
     @precondition(lambda self: any(self.held.values()))
     @rule(data=st.data())
-    def undo(self, data):
+    def undo_dispatch(self, data):
         name = data.draw(st.sampled_from(sorted(name for name, held in self.held.items() if held)))
         held, self.held[name] = self.held[name], []
         items = tuple(request for request, *_ in held)
         self.waiting.update(dict.fromkeys(items, self.now))
-        self.scheduler.undo(name, items)
-        self.take(self.scheduler.finished(name, self.now))
+        self.scheduler.undo_dispatch(name, items)
+        self.take(self.scheduler.on_finished(name, self.now))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), begun=st.booleans())
     def die(self, data, begun):
         name = data.draw(st.sampled_from(sorted(self.held)))
         items = tuple(request for request, *_ in self.held.pop(name))
-        self.scheduler.remove(name)
+        self.scheduler.remove_instance(name)
         if begun:
             self.gone += items
             items = ()
         self.waiting.update(dict.fromkeys(items, self.now))
-        self.take(self.scheduler.put_back(items, self.now))
+        self.take(self.scheduler.requeue(items, self.now))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())

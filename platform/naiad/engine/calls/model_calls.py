@@ -15,7 +15,7 @@ from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
-from naiad.scheduling.deadlock import cycle_from
+from naiad.scheduling.deadlock import deadlock_cycle
 from naiad.workers.calls import Call
 from naiad.workers.worker import Worker
 
@@ -159,7 +159,7 @@ class CallDesk:
         """Answer *last* with an error if it has closed a ring of instances that wait on each other."""
         if not last.is_in_the_way:
             return False
-        ring = cycle_from(last.worker, self._waits())
+        ring = deadlock_cycle(last.worker, self._waits())
         if ring:
             refuse(last, ring)
         return bool(ring)

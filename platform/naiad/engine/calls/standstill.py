@@ -14,7 +14,7 @@ from typing import Protocol
 
 from naiad.engine.served import ServedVersion
 from naiad.errors import NaiadError
-from naiad.scheduling.deadlock import cycle_from, find_standing
+from naiad.scheduling.deadlock import deadlock_cycle, find_mutually_blocked
 from naiad.workers.calls import Call
 from naiad.workers.worker import Worker
 
@@ -81,7 +81,7 @@ class StandstillWatch:
         if not waiting:
             return
         self.suspect()  # again, as long as anything waits
-        standing = find_standing(self._servers([worker for worker in self._calls if worker.batches]))
+        standing = find_mutually_blocked(self._servers([worker for worker in self._calls if worker.batches]))
         self._asked = {worker: frozenset(self._calls[worker]) for worker in standing}
         for worker in standing:
             worker.ask_standstill(self._number)
@@ -94,11 +94,11 @@ class StandstillWatch:
             if numbers == self._stood.get(worker) == frozenset(self._calls.get(worker, ()))
         ]
         servers = self._servers(same)
-        standing = find_standing(servers)
+        standing = find_mutually_blocked(servers)
         for worker in same:
             for call in self._calls[worker].values() if worker in standing else ():
                 if call.version.is_waiting(call.key):
-                    refuse(call, cycle_from(worker, {each: servers[each] for each in standing}))
+                    refuse(call, deadlock_cycle(worker, {each: servers[each] for each in standing}))
                     return
 
     def _servers(self, workers: Sequence[Worker]) -> dict[Worker, list[Collection[Worker]]]:

@@ -18,7 +18,7 @@ from naiad.errors import ConfigError
 from naiad.lifecycle.dependencies import Needs, find_cycle
 from naiad.protocol.metadata import with_labels
 from naiad.protocol.model_names import LATEST, model_key
-from naiad.scheduling.ensembles.graph import Graph, Step
+from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 
 
 def needed_models(message: pb.ModelConfig) -> frozenset[str]:
@@ -109,7 +109,7 @@ def make_ensemble(
         ConfigError: If its responses shall be kept, and one of its steps is decoupled.
     """
     validate_response_cache(message)
-    graph = Graph(
+    graph = EnsembleGraph(
         name=message.name,
         steps=tuple(_step(step, registry) for step in message.ensemble_scheduling.step),
         inputs=tuple(tensor.name for tensor in message.input),
@@ -120,8 +120,8 @@ def make_ensemble(
     return made
 
 
-def _step(step: pb.ModelEnsembling.Step, registry: Registry) -> Step:
-    return Step(
+def _step(step: pb.ModelEnsembling.Step, registry: Registry) -> EnsembleStep:
+    return EnsembleStep(
         model=_key(step),
         version=step.model_version,
         inputs=tuple(sorted(step.input_map.items())),

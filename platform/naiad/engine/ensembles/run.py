@@ -12,7 +12,16 @@ from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
-from naiad.scheduling.ensembles.progress import Action, CancelStep, End, EnsembleRun, Fail, Respond, StartStep, Taken
+from naiad.scheduling.ensembles.progress import (
+    Action,
+    CancelStep,
+    EndResponses,
+    EnsembleProgress,
+    FailRequest,
+    ResponseConsumed,
+    SendResponse,
+    StartStep,
+)
 
 
 class Answers:
@@ -96,7 +105,7 @@ class Run:
         self._batch_size = batch_size
         self._when_done = when_done
         self._queued = self._begun = time.monotonic_ns()
-        self._machine: EnsembleRun[Flow] = EnsembleRun(desk.graph, request.requested_outputs, prefix(request))
+        self._machine: EnsembleProgress[Flow] = EnsembleProgress(desk.graph, request.requested_outputs, prefix(request))
         self._submissions: dict[int, Submission] = {}
         self._actions: list[Action[Flow]] = []
         self._is_working = False
@@ -119,7 +128,7 @@ class Run:
         self._begun = time.monotonic_ns()
         batch_size = self._batch_size if self._answers.is_batched else 0
         self._do(
-            self._machine.begin({tensor.name: flow_of_input(tensor, batch_size) for tensor in self.request.inputs})
+            self._machine.start({tensor.name: flow_of_input(tensor, batch_size) for tensor in self.request.inputs})
         )
 
     def cancel(self) -> None:
@@ -132,7 +141,7 @@ class Run:
 
     def taken(self, count: int) -> None:
         """Responses have left for the client."""
-        self._do(self._machine.taken(count))
+        self._do(self._machine.on_responses_consumed(count))
 
     def waive_flow_control(self) -> None:
         """Nobody looks at further responses."""
@@ -145,13 +154,13 @@ class Run:
         """A step sent a response, or an end mark alone."""
         if final:
             self._leave(number)
-        self._do(self._machine.answered(number, outputs, final))
+        self._do(self._machine.on_response(number, outputs, final))
 
     def failed(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
         """A step answered with an error, or could not be submitted."""
         if final:
             self._leave(number)
-        self._do(self._machine.failed(number, error, final))
+        self._do(self._machine.on_step_failed(number, error, final))
 
     def _leave(self, number: int) -> None:
         submission = self._submissions.pop(number, None)
@@ -184,18 +193,18 @@ class Run:
             case StartStep(number, step, inputs):
                 submission = self._submissions[number] = Submission(self, self._desk, number, step, inputs)
                 self._desk.begin(submission)
-            case Respond(outputs, final):
+            case SendResponse(outputs, final):
                 self._respond(outputs, final=final)
-            case Taken(number):
+            case ResponseConsumed(number):
                 if number in self._submissions:
                     self._submissions[number].taken()
             case CancelStep(number):
                 if number in self._submissions:
                     self._submissions[number].cancel()
-            case End():
+            case EndResponses():
                 self._succeeded()
                 self._sink.send(None, True)
-            case Fail(error):
+            case FailRequest(error):
                 self._answers.totals.failed(time.monotonic_ns() - self._queued)
                 self._sink.send(self._answers.error(self.request, error), True)
 
@@ -207,7 +216,7 @@ class Run:
             self._answers.totals.responded_first(time.monotonic_ns() - self._queued)
         response = self._answers.response(self.request, outputs)
         if self._is_left:
-            self._do(self._machine.taken(1))
+            self._do(self._machine.on_responses_consumed(1))
         self._sink.send(response, final)
 
     def _succeeded(self) -> None:

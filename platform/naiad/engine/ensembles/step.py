@@ -22,7 +22,7 @@ from naiad.protocol.inference import (
     RequestPattern,
     Sink,
 )
-from naiad.scheduling.ensembles.graph import Graph, Step
+from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.scheduling.ensembles.step_limits import StepLimits
 from naiad.workers.worker import Worker
 
@@ -70,7 +70,7 @@ class StepPlan:
 
     __slots__ = ("_patterns", "dims", "is_batched", "number", "outputs")
 
-    def __init__(self, step: Step, version: ServedVersion) -> None:
+    def __init__(self, step: EnsembleStep, version: ServedVersion) -> None:
         self.number = version.number
         self.dims = {tensor.name: tensor.dims for tensor in version.config.inputs}
         self.is_batched = version.config.max_batch_size > 0
@@ -120,7 +120,7 @@ class StepDesk:
         when_waiting: Called when one waits for an instance.
     """
 
-    def __init__(self, graph: Graph, registry: Registry, limit: int, when_waiting: Callable[[], None]) -> None:
+    def __init__(self, graph: EnsembleGraph, registry: Registry, limit: int, when_waiting: Callable[[], None]) -> None:
         self.graph = graph
         self.registry = registry
         self.limits: StepLimits[Submission] = StepLimits(limit)
@@ -207,7 +207,7 @@ class Submission:
         if version.is_waiting(self._key):
             desk.when_waiting()
 
-    def _request(self, step: Step, plan: StepPlan) -> InferRequest:
+    def _request(self, step: EnsembleStep, plan: StepPlan) -> InferRequest:
         asked = self._run.request
         self._sequence = _sequence_of(asked, [flow for _, flow in self._inputs], step.model)
         inputs = [

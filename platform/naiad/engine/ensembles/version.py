@@ -25,7 +25,7 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelStatistics
-from naiad.scheduling.ensembles.graph import Graph
+from naiad.scheduling.ensembles.graph import EnsembleGraph
 from naiad.workers.worker import Worker
 
 
@@ -46,7 +46,7 @@ class EnsembleVersion:
         self,
         config: ModelConfig,
         version: int,
-        graph: Graph,
+        graph: EnsembleGraph,
         registry: Registry,
         when_waiting: Callable[[], None],
     ) -> None:

@@ -18,7 +18,7 @@ from naiad.engine.serving.batch_rows import row_requests
 from naiad.engine.serving.pending import Pending
 from naiad.engine.serving.response_order import OrderedSink
 from naiad.errors import NaiadError, OutOfMemoryError
-from naiad.scheduling.interface import Action, Dispatch, Refuse, RowDispatch, Scheduler
+from naiad.scheduling.interface import Action, Dispatch, Rejection, RowDispatch, Scheduler
 from naiad.scheduling.sequences.batcher import SequenceScheduler
 from naiad.workers.worker import Worker
 
@@ -55,7 +55,7 @@ class Dispatcher:
 
     def add(self, worker: Worker) -> None:
         """A guest may take work."""
-        self.carry_out(self.scheduler.add(worker, time.monotonic_ns()))
+        self.carry_out(self.scheduler.add_instance(worker, time.monotonic_ns()))
 
     def withdraw(self, pending: Pending) -> bool:
         """Take a request that waits out of the queue; False where it does not wait (any more)."""
@@ -91,7 +91,7 @@ class Dispatcher:
                     self._halve(action, error)
             elif isinstance(action, RowDispatch):
                 self._execute_rows(action)
-            elif isinstance(action, Refuse):
+            elif isinstance(action, Rejection):
                 self._refused(action.item, action.error)
             else:
                 logger.warning("%s", action.message)
@@ -117,7 +117,7 @@ class Dispatcher:
         half = len(items) // 2
         for pending in items[half:]:
             pending.worker = None
-        actions = self.scheduler.put_back(items[half:], time.monotonic_ns())
+        actions = self.scheduler.requeue(items[half:], time.monotonic_ns())
         Dispatcher.carry_out(self, (action.first(half),))
         self.carry_out(actions)
 
@@ -125,11 +125,11 @@ class Dispatcher:
         """Wait for the batch before, whose end frees room; fail only what does not fit into an empty segment."""
         if not worker.batches:
             self._fail(items, error)
-            self.carry_out(self.scheduler.finished(worker, time.monotonic_ns()))
+            self.carry_out(self.scheduler.on_finished(worker, time.monotonic_ns()))
             return
         for pending in items:
             pending.worker = None
-        self.scheduler.undo(worker, items)
+        self.scheduler.undo_dispatch(worker, items)
 
 
 class WaitingDispatcher(Dispatcher):
@@ -169,7 +169,7 @@ class WaitingDispatcher(Dispatcher):
         if self._hold and self.scheduler.waiting_count >= self._hold:
             self._hold = 0
             for worker in self._held:
-                self.carry_out(self.scheduler.add(worker, time.monotonic_ns()))
+                self.carry_out(self.scheduler.add_instance(worker, time.monotonic_ns()))
         self._arm()
 
     def _perform(self, actions: Sequence[Action[Worker, Pending]]) -> None:

@@ -13,7 +13,7 @@ from naiad.engine.serving.pending import Pending
 from naiad.errors import NotReadyError, OutOfMemoryError
 from naiad.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.scheduling.interface import Action, Dispatch, RowDispatch
-from naiad.scheduling.rate_limit import Grant, Limit, RateLimiter, Resource
+from naiad.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
 from naiad.workers.worker import Worker
 
 Work: TypeAlias = "tuple[LimitedDispatcher, Dispatch[Worker, Pending] | RowDispatch[Worker, Pending]]"
@@ -25,7 +25,7 @@ _CPU = 0
 class SharedLimiter:
     """The rate limiter of a server; one for all models."""
 
-    def __init__(self, limits: Iterable[Limit] = ()) -> None:
+    def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
         self._limiter: RateLimiter[Worker, Work] = RateLimiter(limits)
         self._staged: dict[Worker, list[Work]] = {}
 
@@ -37,7 +37,7 @@ class SharedLimiter:
         """
         limiter = group.rate_limiter
         resources = [
-            Resource(resource.name, resource.count, is_global=getattr(resource, "global"))
+            ResourceNeed(resource.name, resource.count, is_global=getattr(resource, "global"))
             for resource in limiter.resources
         ]
         self._limiter.register(worker, resources, priority=limiter.priority, device=_CPU)
@@ -56,9 +56,9 @@ class SharedLimiter:
 
     def finished(self, worker: Worker) -> None:
         """A guest has done its oldest work."""
-        self._carry_out(self._limiter.finished(worker))
+        self._carry_out(self._limiter.on_finished(worker))
 
-    def _carry_out(self, grants: Sequence[Grant[Worker, Work]]) -> None:
+    def _carry_out(self, grants: Sequence[GrantedWork[Worker, Work]]) -> None:
         for grant in grants:
             self._staged[grant.instance].remove(grant.work)
             dispatcher, action = grant.work
@@ -129,7 +129,7 @@ class LimitedDispatcher(WaitingDispatcher):
         items = tuple([pending for pending in action.items if self._unstage(pending)])
         if not items:
             self._limiter.finished(worker)
-            self.carry_out(self.scheduler.finished(worker, time.monotonic_ns()))
+            self.carry_out(self.scheduler.on_finished(worker, time.monotonic_ns()))
             return
         gone = set(action.items).difference(items)
         super()._perform((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))

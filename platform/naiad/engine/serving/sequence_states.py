@@ -19,7 +19,7 @@ from naiad.engine.serving.request_check import check_strings
 from naiad.errors import ConfigError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
-from naiad.scheduling.sequences.states import State
+from naiad.scheduling.sequences.states import StateTensor
 
 __all__ = ["StateOutputs", "read_states", "state_inputs", "state_outputs"]
 
@@ -39,7 +39,7 @@ def state_outputs(config: ModelConfig) -> list[str]:
     return list(dict.fromkeys(state.output_name for state in config.message.sequence_batching.state))
 
 
-def read_states(config: ModelConfig, directory: Path) -> tuple[State, ...]:
+def read_states(config: ModelConfig, directory: Path) -> tuple[StateTensor, ...]:
     """The states of a model whose files are under *directory*; blocks.
 
     Raises:
@@ -49,7 +49,7 @@ def read_states(config: ModelConfig, directory: Path) -> tuple[State, ...]:
     """
     batching = config.message.sequence_batching
     taken = {tensor.name for tensor in config.inputs} | {control.name for control in batching.control_input}
-    found: dict[str, State] = {}
+    found: dict[str, StateTensor] = {}
     initialised: set[str] = set()
     for state in batching.state:
         _check(config, state, taken, initialised)
@@ -64,7 +64,7 @@ def read_states(config: ModelConfig, directory: Path) -> tuple[State, ...]:
                 getattr(state, twice),
             )
             continue
-        found[state.output_name] = State(state.output_name, _initial(config, state, directory))
+        found[state.output_name] = StateTensor(state.output_name, _initial(config, state, directory))
     return tuple(found.values())
 
 
@@ -157,7 +157,7 @@ def _zeros(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
 class StateOutputs:
     """Takes the states out of a model's responses."""
 
-    def __init__(self, config: ModelConfig, states: Sequence[State]) -> None:
+    def __init__(self, config: ModelConfig, states: Sequence[StateTensor]) -> None:
         self._names = frozenset(state.output_name for state in states)
         self._hidden = frozenset(state_outputs(config)) - {tensor.name for tensor in config.outputs}
         self._decoupled = config.decoupled

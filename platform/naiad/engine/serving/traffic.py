@@ -27,12 +27,12 @@ from naiad.engine.statistics.counters import Reason, Statistics
 from naiad.engine.statistics.response_times import Progress, ResponseTimes
 from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, NotReadyError, is_answer
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
-from naiad.scheduling.choose import is_ordered, scheduler_for
 from naiad.scheduling.dynamic.shapes import ShapeKeys
+from naiad.scheduling.factory import preserves_order, scheduler_for
 from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.response_order import ResponseOrder
 from naiad.scheduling.sequences.batcher import SequenceScheduler
-from naiad.scheduling.sequences.states import State
+from naiad.scheduling.sequences.states import StateTensor
 from naiad.workers.exchange import Answer, Batch
 from naiad.workers.worker import Worker
 
@@ -68,7 +68,7 @@ class Traffic:
         version: int,
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
-        states: Sequence[State] = (),
+        states: Sequence[StateTensor] = (),
     ) -> None:
         self.config = config
         self.version = version
@@ -100,7 +100,7 @@ class Traffic:
         self._warm_up = WarmUp(samples, self._keys)
         self._carry_out = self._dispatcher.carry_out
         self._shapes = ShapeKeys(config)
-        self._order: Order | None = ResponseOrder() if is_ordered(config) else None
+        self._order: Order | None = ResponseOrder() if preserves_order(config) else None
         self._cached: CachedAnswers | None = None
 
     @property
@@ -191,7 +191,7 @@ class Traffic:
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         """Whether a sequence of that id is under way."""
-        return isinstance(self._scheduler, SequenceScheduler) and self._scheduler.has(correlation_id)
+        return isinstance(self._scheduler, SequenceScheduler) and self._scheduler.has_sequence(correlation_id)
 
     def is_waiting(self, key: int) -> bool:
         """Whether the request waits for an instance."""
@@ -313,12 +313,12 @@ class Traffic:
         self._scheduler.set_depth(worker, depth_for(pace))
         if self._is_limited:
             self._dispatcher.done(worker)
-        self._carry_out(self._scheduler.finished(worker, now))
+        self._carry_out(self._scheduler.on_finished(worker, now))
 
     def _lose(self, worker: Worker, error: GuestDiedError) -> None:
         """A guest died: fail what it worked on, put back what it had not begun."""
         self._warm_up.lost(worker, error)
-        self._scheduler.remove(worker)
+        self._scheduler.remove_instance(worker)
         batches = list(worker.batches.values())
         worker.batches.clear()
         if batches and batches[0].sent:
@@ -331,7 +331,7 @@ class Traffic:
         not_begun += self._dispatcher.lost(worker)
         for pending in not_begun:
             pending.worker = None
-        self._carry_out(self._scheduler.put_back(not_begun, time.monotonic_ns()))
+        self._carry_out(self._scheduler.requeue(not_begun, time.monotonic_ns()))
 
     def _fail(self, items: Sequence[Pending], error: NaiadError, reason: Reason = Reason.OTHER) -> None:
         now = time.monotonic_ns()

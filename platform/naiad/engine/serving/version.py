@@ -22,7 +22,7 @@ from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import ModelStatistics
 from naiad.resolution.decision import Resolution
-from naiad.scheduling.sequences.states import State
+from naiad.scheduling.sequences.states import StateTensor
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import GuestServices, Worker
@@ -53,7 +53,7 @@ class ModelVersion(Traffic):
         services: GuestServices,
         samples: Sequence[Sample] = (),
         limiter: SharedLimiter | None = None,
-        states: Sequence[State] = (),
+        states: Sequence[StateTensor] = (),
     ) -> None:
         super().__init__(config, version, samples, limiter, states)
         self.config_json = to_json(config.message)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
-__all__ = ["BatchRule", "Batchable", "Formed"]
+__all__ = ["BatchDecision", "BatchRule", "Batchable"]
 
 
 class Batchable(Protocol):
@@ -30,7 +30,7 @@ class Batchable(Protocol):
         """When it came."""
 
 
-class Formed(NamedTuple):
+class BatchDecision(NamedTuple):
     """What to do with the head of a queue.
 
     Attributes:
@@ -79,19 +79,19 @@ class BatchRule:
         self.largest = max(self.preferred)
         self.delay_ns = delay_us * 1000
 
-    def form(self, entries: Iterable[Batchable], now_ns: int) -> Formed:
+    def form(self, entries: Iterable[Batchable], now_ns: int) -> BatchDecision:
         """Decide about the head of *entries*, which are in the order of the queue."""
         run = self._run(entries)
         if not run.number:
-            return Formed(0, complete=False)
+            return BatchDecision(0, complete=False)
         is_late = self.delay_ns != 0 and now_ns - run.oldest_ns >= self.delay_ns
         if run.best and not is_late:
-            return Formed(run.best, complete=run.closed or run.size >= self.largest)
+            return BatchDecision(run.best, complete=run.closed or run.size >= self.largest)
         is_complete = run.closed or run.size >= self.largest
         if is_complete or is_late or not self.delay_ns:
-            return Formed(run.number, complete=is_complete)
+            return BatchDecision(run.number, complete=is_complete)
         next_size = min(size for size in self.preferred if size > run.size)
-        return Formed(
+        return BatchDecision(
             0,
             complete=False,
             wake_ns=run.oldest_ns + self.delay_ns,

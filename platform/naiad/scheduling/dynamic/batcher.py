@@ -12,10 +12,10 @@ from typing import Generic
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import NotReadyError
-from naiad.scheduling.dynamic.batch_forming import BatchRule, Formed
+from naiad.scheduling.dynamic.batch_forming import BatchDecision, BatchRule
 from naiad.scheduling.dynamic.queue import QueuePolicy, WaitingQueue
-from naiad.scheduling.instances import Instances
-from naiad.scheduling.interface import Action, Dispatch, Instance, Item, Refuse
+from naiad.scheduling.instance_loads import InstanceLoads
+from naiad.scheduling.interface import Action, Dispatch, Instance, Item, Rejection
 
 __all__ = ["DynamicScheduler"]
 
@@ -36,8 +36,8 @@ class DynamicScheduler(Generic[Instance, Item]):
         self._queue: WaitingQueue[Item] = WaitingQueue(
             policy, levels=levels, default_level=default_level, policies=policies
         )
-        self._instances: Instances[Instance] = Instances()
-        self._hold: Formed | None = None  # the batch that waits for more, if whatever comes now comes behind it
+        self._instances: InstanceLoads[Instance] = InstanceLoads()
+        self._hold: BatchDecision | None = None  # the batch that waits for more, if whatever comes now comes behind it
         self._held_size = 0
         self._wake_ns: int | None = None
 
@@ -66,12 +66,12 @@ class DynamicScheduler(Generic[Instance, Item]):
         """How many requests are not dispatched yet."""
         return len(self._queue)
 
-    def add(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
         """An instance became ready."""
         self._instances.add(instance)
         return self._decide(now_ns)
 
-    def remove(self, instance: Instance) -> None:
+    def remove_instance(self, instance: Instance) -> None:
         """An instance is gone; what it held is the caller's to fail or to put back."""
         self._instances.remove(instance)
 
@@ -90,7 +90,7 @@ class DynamicScheduler(Generic[Instance, Item]):
         try:
             entry = self._queue.push(item, now_ns, alone=alone)
         except NotReadyError as error:
-            return [Refuse(item, error)]
+            return [Rejection(item, error)]
         hold = self._hold
         if hold is not None and entry.key == hold.key and self._queue.is_plain:
             # Most requests that come while a batch waits for its delay change nothing: look at this one alone.
@@ -99,15 +99,15 @@ class DynamicScheduler(Generic[Instance, Item]):
                 return []
         return self._decide(now_ns)
 
-    def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
         """Requests that were dispatched but never begun; they come first, in their order."""
         self._queue.push_first(items)
         return self._decide(now_ns)
 
-    def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:
+    def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
         """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
         self._queue.push_first(items)
-        self._instances.gave_back(instance)
+        self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
         self._hold = None
 
@@ -119,9 +119,9 @@ class DynamicScheduler(Generic[Instance, Item]):
         self._wake_ns = 0  # those behind it may be a batch now
         return True
 
-    def finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
         """An instance finished one batch."""
-        self._instances.gave_back(instance)
+        self._instances.remove_dispatch(instance)
         return self._decide(now_ns)
 
     def wake(self, now_ns: int) -> list[Action[Instance, Item]]:
@@ -147,7 +147,7 @@ class DynamicScheduler(Generic[Instance, Item]):
 
     def _decide(self, now_ns: int) -> list[Action[Instance, Item]]:
         actions: list[Action[Instance, Item]] = [
-            Refuse(item, NotReadyError("Request timeout expired")) for item in self._queue.expire(now_ns)
+            Rejection(item, NotReadyError("Request timeout expired")) for item in self._queue.expire(now_ns)
         ]
         self._hold = self._wake_ns = None
         while self._queue:
@@ -158,7 +158,7 @@ class DynamicScheduler(Generic[Instance, Item]):
         return actions
 
     def _next(self, now_ns: int) -> Dispatch[Instance, Item] | None:
-        free = self._instances.freest()
+        free = self._instances.least_loaded()
         if free is None:
             return None
         instance, load = free
@@ -171,10 +171,10 @@ class DynamicScheduler(Generic[Instance, Item]):
             return None
         if load and not (formed.complete and self._may_share(formed.number)):
             return None
-        self._instances.given(instance)
+        self._instances.add_dispatch(instance)
         return Dispatch(instance, self._queue.take(formed.number))
 
-    def _wait(self, formed: Formed) -> None:
+    def _wait(self, formed: BatchDecision) -> None:
         self._wake_ns = formed.wake_ns
         if self._queue.is_plain:
             self._hold, self._held_size = formed, formed.size

@@ -16,7 +16,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.errors import NotReadyError
 from naiad.scheduling.interface import Schedulable
 
-__all__ = ["Entry", "QueuePolicy", "WaitingQueue"]
+__all__ = ["QueuePolicy", "QueuedRequest", "WaitingQueue"]
 
 Item = TypeVar("Item", bound=Schedulable)
 
@@ -54,7 +54,7 @@ class QueuePolicy:
         return self.timeout_us
 
 
-class Entry(Generic[Item]):
+class QueuedRequest(Generic[Item]):
     """A request that waits.
 
     Attributes:
@@ -76,7 +76,7 @@ class Entry(Generic[Item]):
         self.queued_ns = queued_ns
         self.alone = alone
         self.level = level
-        self.home: OrderedDict[Item, Entry[Item]] | None = None
+        self.home: OrderedDict[Item, QueuedRequest[Item]] | None = None
 
 
 class _Level(Generic[Item]):
@@ -86,8 +86,8 @@ class _Level(Generic[Item]):
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
-        self.in_time: OrderedDict[Item, Entry[Item]] = OrderedDict()
-        self.delayed: OrderedDict[Item, Entry[Item]] = OrderedDict()
+        self.in_time: OrderedDict[Item, QueuedRequest[Item]] = OrderedDict()
+        self.delayed: OrderedDict[Item, QueuedRequest[Item]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.in_time) + len(self.delayed)
@@ -113,10 +113,10 @@ class WaitingQueue(Generic[Item]):
         self._policies = dict(policies or {}) if levels else {}
         self._level_count = levels
         self._default = default_level if levels else 1
-        self._first: OrderedDict[Item, Entry[Item]] = OrderedDict()
-        self._entries: dict[Item, Entry[Item]] = {}
+        self._first: OrderedDict[Item, QueuedRequest[Item]] = OrderedDict()
+        self._entries: dict[Item, QueuedRequest[Item]] = {}
         self._numbers = count()
-        self._deadlines: list[tuple[int, int, Entry[Item]]] = []
+        self._deadlines: list[tuple[int, int, QueuedRequest[Item]]] = []
         self._levels: dict[int, _Level[Item]] = {}
         self._order: list[int] = []
         self._level(self._default)
@@ -127,7 +127,7 @@ class WaitingQueue(Generic[Item]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry[Item]]:
+    def __iter__(self) -> Iterator[QueuedRequest[Item]]:
         levels = (self._levels[number] for number in self._order)
         return chain(
             self._first.values(),
@@ -139,7 +139,7 @@ class WaitingQueue(Generic[Item]):
         """Whether whatever is pushed now comes last."""
         return len(self._order) == 1 and not self._levels[self._default].delayed
 
-    def push(self, item: Item, now_ns: int, *, alone: bool = False) -> Entry[Item]:
+    def push(self, item: Item, now_ns: int, *, alone: bool = False) -> QueuedRequest[Item]:
         """Let a request wait.
 
         Raises:
@@ -150,7 +150,7 @@ class WaitingQueue(Generic[Item]):
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
             raise NotReadyError(f"{item.prefix}Exceeds maximum queue size")
-        entry = Entry(item, number, now_ns, alone=alone)
+        entry = QueuedRequest(item, number, now_ns, alone=alone)
         self._put(entry, level.in_time)
         if policy.timeout_us:
             self._add_deadline(entry, now_ns + policy.timeout_of(item) * 1000)
@@ -159,7 +159,7 @@ class WaitingQueue(Generic[Item]):
     def push_first(self, items: tuple[Item, ...]) -> None:
         """Let requests wait before all others, in their order, without limit of time; each alone."""
         for item in reversed(items):
-            self._put(Entry(item, 0, 0, alone=True), self._first)
+            self._put(QueuedRequest(item, 0, 0, alone=True), self._first)
             self._first.move_to_end(item, last=False)
 
     def take(self, number: int) -> tuple[Item, ...]:
@@ -206,12 +206,12 @@ class WaitingQueue(Generic[Item]):
             return None
         return queued_ns + policy.timeout_of(item) * 1000
 
-    def _put(self, entry: Entry[Item], home: OrderedDict[Item, Entry[Item]]) -> None:
+    def _put(self, entry: QueuedRequest[Item], home: OrderedDict[Item, QueuedRequest[Item]]) -> None:
         entry.home = home
         home[entry.item] = self._entries[entry.item] = entry
         self.size += entry.size
 
-    def _drop(self, entry: Entry[Item]) -> None:
+    def _drop(self, entry: QueuedRequest[Item]) -> None:
         assert entry.home is not None
         del entry.home[entry.item]
         del self._entries[entry.item]
@@ -220,7 +220,7 @@ class WaitingQueue(Generic[Item]):
         if entry.level:
             self._tidy(entry.level)
 
-    def _add_deadline(self, entry: Entry[Item], deadline_ns: int) -> None:
+    def _add_deadline(self, entry: QueuedRequest[Item], deadline_ns: int) -> None:
         heapq.heappush(self._deadlines, (deadline_ns, next(self._numbers), entry))
         # Those that left in time stay on the heap till then, which may be long: sweep before they are the most.
         if len(self._deadlines) > 2 * len(self._entries) + 64:

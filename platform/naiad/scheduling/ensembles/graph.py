@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Graph", "Step"]
+__all__ = ["EnsembleGraph", "EnsembleStep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EnsembleStep:
     """One step.
 
     Attributes:
@@ -28,7 +28,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class EnsembleGraph:
     """An ensemble.
 
     Attributes:
@@ -43,7 +43,7 @@ class Graph:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[EnsembleStep, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     consumers: Mapping[str, tuple[int, ...]] = field(init=False)

@@ -17,19 +17,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from naiad.errors import Code, InvalidRequestError, NaiadError
-from naiad.scheduling.compat import NamedTuple
-from naiad.scheduling.ensembles.graph import Graph
+from naiad.scheduling.ensembles.graph import EnsembleGraph
+from naiad.scheduling.interface import NamedTuple
 
 __all__ = [
     "Action",
     "CancelStep",
-    "End",
-    "EnsembleRun",
-    "Fail",
+    "EndResponses",
+    "EnsembleProgress",
+    "FailRequest",
     "Iteration",
-    "Respond",
+    "ResponseConsumed",
+    "SendResponse",
     "StartStep",
-    "Taken",
 ]
 
 TensorT = TypeVar("TensorT")
@@ -62,14 +62,14 @@ class StartStep(NamedTuple, Generic[TensorT]):
     inputs: Sequence[tuple[str, TensorT]]
 
 
-class Respond(NamedTuple, Generic[TensorT]):
+class SendResponse(NamedTuple, Generic[TensorT]):
     """Answer the client; outputs that did not come are left out."""
 
     outputs: Sequence[tuple[str, TensorT]]
     final: bool
 
 
-class Taken(NamedTuple):
+class ResponseConsumed(NamedTuple):
     """One response of the step under this number has left."""
 
     number: int
@@ -81,27 +81,29 @@ class CancelStep(NamedTuple):
     number: int
 
 
-class End(NamedTuple):
+class EndResponses(NamedTuple):
     """Say that there are no more responses."""
 
 
-class Fail(NamedTuple):
+class FailRequest(NamedTuple):
     """Answer with an error, which is the end."""
 
     error: NaiadError
 
 
-Action: TypeAlias = StartStep[TensorT] | Respond[TensorT] | Taken | CancelStep | End | Fail
+Action: TypeAlias = (
+    StartStep[TensorT] | SendResponse[TensorT] | ResponseConsumed | CancelStep | EndResponses | FailRequest
+)
 
 
-class EnsembleRun(Generic[TensorT]):
+class EnsembleProgress(Generic[TensorT]):
     """One request's way. Every method returns what is to be done, in order.
 
     Attributes:
         is_ended: Whether the client has its last answer.
     """
 
-    def __init__(self, graph: Graph, requested: Collection[str] = (), prefix: str = "") -> None:
+    def __init__(self, graph: EnsembleGraph, requested: Collection[str] = (), prefix: str = "") -> None:
         """Prepare a run.
 
         Args:
@@ -130,14 +132,14 @@ class EnsembleRun(Generic[TensorT]):
         """Whether it has ended and no step is under way any more."""
         return self.is_ended and not self._under_way
 
-    def begin(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
+    def start(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
         """Start with the request's inputs; those it left out are known not to come."""
         actions: list[Action[TensorT]] = []
         root: Iteration[TensorT] = Iteration(None, 0, len(self._wanted))
         self._add(root, {name: inputs.get(name) for name in self._graph.inputs}, actions)
         return actions
 
-    def answered(
+    def on_response(
         self,
         number: int,
         outputs: Mapping[str, TensorT] | None,
@@ -152,7 +154,7 @@ class EnsembleRun(Generic[TensorT]):
         step = self._graph.steps[index]
         if self.is_ended:
             if outputs is not None and step.decoupled:
-                actions.append(Taken(number))
+                actions.append(ResponseConsumed(number))
             return actions
         if outputs is not None:
             made = {tensor: outputs.get(name) for name, tensor in step.outputs.items()}
@@ -169,7 +171,7 @@ class EnsembleRun(Generic[TensorT]):
             self._release(iteration, actions)
         return actions
 
-    def failed(self, number: int, error: NaiadError, final: bool) -> list[Action[TensorT]]:  # noqa: FBT001 - likewise
+    def on_step_failed(self, number: int, error: NaiadError, final: bool) -> list[Action[TensorT]]:  # noqa: FBT001 - likewise
         """The step under *number* answered with an error, or could not be submitted (which is final)."""
         actions: list[Action[TensorT]] = []
         entry = self._under_way.pop(number, None) if final else self._under_way.get(number)
@@ -189,11 +191,11 @@ class EnsembleRun(Generic[TensorT]):
         actions: list[Action[TensorT]] = []
         if not self.is_ended:
             self.is_ended = True
-            actions.append(Fail(error))
+            actions.append(FailRequest(error))
             actions += [CancelStep(number) for number in self._under_way]
         return actions
 
-    def taken(self, count: int) -> list[Action[TensorT]]:
+    def on_responses_consumed(self, count: int) -> list[Action[TensorT]]:
         """The oldest *count* responses have left for the client."""
         actions: list[Action[TensorT]] = []
         for _ in range(min(count, len(self._untaken))):
@@ -257,21 +259,21 @@ class EnsembleRun(Generic[TensorT]):
         if self._graph.decoupled:
             iteration.live += 1
             self._untaken.append(iteration)
-        actions.append(Respond(outputs, self.is_ended))
+        actions.append(SendResponse(outputs, self.is_ended))
 
     def _end_if_idle(self, actions: list[Action[TensorT]]) -> None:
         if self._under_way or self.is_ended:
             return
         if self._has_answered or self._graph.decoupled:
             self.is_ended = True
-            actions.append(End())
+            actions.append(EndResponses())
         else:
             text = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
             self._fail(InvalidRequestError(f"{self._prefix}{text}"), actions)
 
     def _fail(self, error: NaiadError, actions: list[Action[TensorT]]) -> None:
         self.is_ended = True
-        actions.append(Fail(NaiadError(f"in ensemble '{self._graph.name}', {error.message}", code=error.code)))
+        actions.append(FailRequest(NaiadError(f"in ensemble '{self._graph.name}', {error.message}", code=error.code)))
         # A single answer under way is let come, as in the reference; a stream might go on for ever.
         actions += [CancelStep(n) for n, (index, _) in self._under_way.items() if self._graph.steps[index].decoupled]
 
@@ -280,7 +282,7 @@ class EnsembleRun(Generic[TensorT]):
         iteration.live -= 1
         while not iteration.live and iteration.parent is not None:
             if iteration.origin in self._under_way:
-                actions.append(Taken(iteration.origin))
+                actions.append(ResponseConsumed(iteration.origin))
             iteration = iteration.parent
             iteration.live -= 1
 

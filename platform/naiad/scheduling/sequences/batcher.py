@@ -18,12 +18,12 @@ from typing import Generic
 
 from naiad.errors import Code, NaiadError, NotReadyError
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
-from naiad.scheduling.interface import Action, Instance, Item, Refuse, Row, RowDispatch, Warn
+from naiad.scheduling.interface import Action, Instance, Item, Rejection, Row, RowDispatch, SchedulerWarning
 from naiad.scheduling.sequences.backlog import Backlog
 from naiad.scheduling.sequences.controls import Controls
 from naiad.scheduling.sequences.rules import SequenceRules
-from naiad.scheduling.sequences.slots import Host, Sequence, SequenceRequest, Slot, Strategy
-from naiad.scheduling.sequences.states import SequenceState, State
+from naiad.scheduling.sequences.slots import InstanceSlots, Sequence, SequenceRequest, Slot, Strategy
+from naiad.scheduling.sequences.states import SequenceState, StateTensor
 
 __all__ = ["SequenceScheduler"]
 
@@ -38,7 +38,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         controls: Controls,
         slots: int,
         idle_us: int = 1_000_000,
-        states: Values[State] = (),
+        states: Values[StateTensor] = (),
     ) -> None:
         self._rules = rules
         self._strategy = strategy
@@ -46,7 +46,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._slots = slots
         self._states = states
         self._idle_ns = idle_us * 1000
-        self._hosts: dict[Instance, Host[Instance, Item]] = {}
+        self._hosts: dict[Instance, InstanceSlots[Instance, Item]] = {}
         self._free: list[tuple[int, int, Slot[Instance, Item]]] = []
         self._numbers = count()
         self._open: dict[int | str, Sequence[Instance, Item]] = {}
@@ -54,7 +54,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._idle: OrderedDict[Sequence[Instance, Item], int] = OrderedDict()
         self._waiting: dict[Item, Sequence[Instance, Item]] = {}
         self._due: list[Action[Instance, Item]] = []
-        self._stale: dict[Host[Instance, Item], None] = {}
+        self._stale: dict[InstanceSlots[Instance, Item], None] = {}
         self._rescheduled: set[Item] = set()
 
     def __repr__(self) -> str:
@@ -73,21 +73,21 @@ class SequenceScheduler(Generic[Instance, Item]):
         """How many sequences have begun and not ended."""
         return len(self._open)
 
-    def has(self, correlation_id: int | str) -> bool:
+    def has_sequence(self, correlation_id: int | str) -> bool:
         """Whether a sequence of that id has begun and not ended."""
         return correlation_id in self._open
 
     # -- instances ----------------------------------------------------------------------------------------------
 
-    def add(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
         """An instance became ready."""
-        host: Host[Instance, Item] = Host(instance, self._slots)
+        host: InstanceSlots[Instance, Item] = InstanceSlots(instance, self._slots)
         self._hosts[instance] = host
         for slot in host.slots:
             self._push_free(slot)
         return self._decide(now_ns)
 
-    def remove(self, instance: Instance) -> None:
+    def remove_instance(self, instance: Instance) -> None:
         """An instance is gone: sequences that had begun on it have failed, others wait for another."""
         host = self._hosts.pop(instance, None)
         if host is None:
@@ -110,7 +110,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         """Without effect: see above."""
 
     def close(self) -> None:
-        """Refuse all sequences that would begin from now on."""
+        """Reject all sequences that would begin from now on."""
         self._rules.is_closed = True
 
     def _lose(self, sequence: Sequence[Instance, Item]) -> None:
@@ -118,7 +118,7 @@ class SequenceScheduler(Generic[Instance, Item]):
             self._rules.lost(sequence.id)
         self._close(sequence)
         for item in self._empty(sequence):
-            self._due.append(Refuse(item, self._rules.lost_error(sequence.id)))
+            self._due.append(Rejection(item, self._rules.lost_error(sequence.id)))
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -129,12 +129,12 @@ class SequenceScheduler(Generic[Instance, Item]):
             correlation_id, flags = self._rules.admit(item, self._open)
             self._controls.check(correlation_id, self._rules.model)
         except NaiadError as error:
-            return [*self._decide(now_ns), Refuse(item, error)]
+            return [*self._decide(now_ns), Rejection(item, error)]
         sequence = self._open.get(correlation_id)
         if sequence is None:
             sequence = self._open[correlation_id] = Sequence(correlation_id)
         elif flags & SEQUENCE_START:
-            self._due.append(Warn(self._rules.conflict(correlation_id)))
+            self._due.append(SchedulerWarning(self._rules.conflict(correlation_id)))
         self._append(sequence, SequenceRequest(item, flags, now_ns))
         if flags & SEQUENCE_END:
             self._close(sequence)
@@ -142,7 +142,7 @@ class SequenceScheduler(Generic[Instance, Item]):
             self._place(sequence, item.timeout_us, now_ns)
         return self._decide(now_ns)
 
-    def put_back(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
         """Requests that were dispatched but never begun: their sequences ended with their instance, if that is gone."""
         lost = set(items)
         for host in self._hosts.values():
@@ -152,9 +152,9 @@ class SequenceScheduler(Generic[Instance, Item]):
                 self._wait_again(host, cut)
                 host.batch = [sequence for sequence in host.batch or () if sequence not in cut]
         error = NotReadyError(self._rules.lost_text)
-        return [*self._decide(now_ns), *(Refuse(item, error) for item in items if item in lost)]
+        return [*self._decide(now_ns), *(Rejection(item, error) for item in items if item in lost)]
 
-    def undo(self, instance: Instance, items: tuple[Item, ...]) -> None:  # noqa: ARG002 - it has only the one batch
+    def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:  # noqa: ARG002 - it has only the one batch
         """The batch could not be carried out now: its requests wait again, first."""
         host = self._hosts.get(instance)
         if host is None or host.batch is None:
@@ -162,7 +162,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._wait_again(host, host.batch)
         host.batch = None
 
-    def _wait_again(self, host: Host[Instance, Item], sequences: Values[Sequence[Instance, Item]]) -> None:
+    def _wait_again(self, host: InstanceSlots[Instance, Item], sequences: Values[Sequence[Instance, Item]]) -> None:
         for sequence in reversed(sequences):
             request = sequence.in_flight
             assert request is not None
@@ -173,7 +173,7 @@ class SequenceScheduler(Generic[Instance, Item]):
             host.ready.move_to_end(sequence, last=False)
 
     def reschedule(self, item: Item) -> None:
-        """The model wants to see this request of an iterative sequence again. To be said before `finished`."""
+        """The model wants to see this request of an iterative sequence again. To be said before `on_finished`."""
         self._rescheduled.add(item)
 
     def withdraw(self, item: Item) -> bool:
@@ -184,7 +184,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._close(sequence)
         for other in self._empty(sequence):
             if other is not item:
-                self._due.append(Refuse(other, NaiadError("", code=Code.CANCELLED)))
+                self._due.append(Rejection(other, NaiadError("", code=Code.CANCELLED)))
         self._backlog.discard(sequence)
         if sequence.slot is not None:
             self._stale[sequence.slot.host] = None
@@ -192,7 +192,7 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._rest(sequence, 0)
         return True
 
-    def finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
         """An instance finished its batch."""
         host = self._hosts.get(instance)
         if host is not None:
@@ -310,7 +310,7 @@ class SequenceScheduler(Generic[Instance, Item]):
             self._close(sequence)
             for item in self._empty(sequence):
                 text = "timeout of the corresponding sequence has been expired"
-                self._due.append(Refuse(item, NotReadyError(text)))
+                self._due.append(Rejection(item, NotReadyError(text)))
 
     def _decide(self, now_ns: int) -> list[Action[Instance, Item]]:
         self._expire(now_ns)
@@ -323,7 +323,7 @@ class SequenceScheduler(Generic[Instance, Item]):
                 actions += self._form(host, now_ns)
         return actions
 
-    def _form(self, host: Host[Instance, Item], now_ns: int) -> list[Action[Instance, Item]]:
+    def _form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> list[Action[Instance, Item]]:
         host.wake_ns = None
         if host.batch is not None or not host.ready:
             return []

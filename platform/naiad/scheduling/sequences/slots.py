@@ -6,12 +6,11 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, Protocol
 
-from naiad.scheduling.compat import NamedTuple
 from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.interface import Instance, Item
+from naiad.scheduling.interface import Instance, Item, NamedTuple
 from naiad.scheduling.sequences.states import SequenceState
 
-__all__ = ["Batch", "Direct", "Host", "Oldest", "Sequence", "SequenceRequest", "Slot"]
+__all__ = ["Direct", "InstanceSlots", "Oldest", "Sequence", "SequenceBatch", "SequenceRequest", "Slot"]
 
 
 class SequenceRequest(Generic[Item]):
@@ -70,13 +69,13 @@ class Slot(Generic[Instance, Item]):
 
     __slots__ = ("host", "index", "sequence")
 
-    def __init__(self, host: Host[Instance, Item], index: int) -> None:
+    def __init__(self, host: InstanceSlots[Instance, Item], index: int) -> None:
         self.host = host
         self.index = index
         self.sequence: Sequence[Instance, Item] | None = None
 
 
-class Host(Generic[Instance, Item]):
+class InstanceSlots(Generic[Instance, Item]):
     """An instance with its slots.
 
     Attributes:
@@ -97,7 +96,7 @@ class Host(Generic[Instance, Item]):
         self.wake_ns: int | None = None
 
 
-class Batch(NamedTuple, Generic[Instance, Item]):
+class SequenceBatch(NamedTuple, Generic[Instance, Item]):
     """What a strategy decides: the rows to execute now (None: a slot without a request), or when to look again."""
 
     rows: tuple[Sequence[Instance, Item] | None, ...]
@@ -113,7 +112,7 @@ class Strategy(Protocol):
 
     delays_anew: bool
 
-    def form(self, host: Host[Instance, Item], now_ns: int) -> Batch[Instance, Item]:
+    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
         """Decide about an idle instance of which some sequence is ready."""
 
 
@@ -133,19 +132,19 @@ class Direct:
         self._delay_ns = delay_us * 1000 if minimum_slot_utilization > 0 else 0
         self._utilization = minimum_slot_utilization
 
-    def form(self, host: Host[Instance, Item], now_ns: int) -> Batch[Instance, Item]:
+    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
         """Take the next request of each slot, once enough slots have one or one has waited for long enough."""
         slots = [slot.sequence if slot.sequence in host.ready else None for slot in host.slots]
         ready = [sequence for sequence in slots if sequence is not None]
         wake_ns = min(sequence.queue[0].queued_ns for sequence in ready) + self._delay_ns
         if now_ns < wake_ns and len(ready) / self._slots < self._utilization:
-            return Batch((), wake_ns)
+            return SequenceBatch((), wake_ns)
         key = next((request.key for sequence in ready if (request := sequence.queue[0]).key is not None), None)
         rows = [
             sequence if sequence is not None and sequence.queue[0].key in {None, key} else None for sequence in slots
         ]
         last = max(index for index, sequence in enumerate(rows) if sequence is not None)
-        return Batch(tuple(row for row in rows[: last + 1] if row is not None or self._fills))
+        return SequenceBatch(tuple(row for row in rows[: last + 1] if row is not None or self._fills))
 
 
 class Oldest:
@@ -157,9 +156,9 @@ class Oldest:
         self.delays_anew = True
         self._rule = rule
 
-    def form(self, host: Host[Instance, Item], now_ns: int) -> Batch[Instance, Item]:
+    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
         """Batch the longest ready ones by the rules of the dynamic batcher."""
         formed = self._rule.form((sequence.queue[0] for sequence in host.ready), now_ns)
         if not formed.number:
-            return Batch((), formed.wake_ns)
-        return Batch(tuple(sequence for sequence, _ in zip(host.ready, range(formed.number), strict=False)))
+            return SequenceBatch((), formed.wake_ns)
+        return SequenceBatch(tuple(sequence for sequence, _ in zip(host.ready, range(formed.number), strict=False)))

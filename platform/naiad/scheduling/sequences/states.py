@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from naiad.protocol.inference import InputTensor, OutputTensor
 
-__all__ = ["SequenceState", "State"]
+__all__ = ["SequenceState", "StateTensor"]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateTensor:
     """One tensor that is kept.
 
     Attributes:
@@ -35,7 +35,7 @@ class SequenceState:
 
     __slots__ = ("_positions", "inputs")
 
-    def __init__(self, states: Sequence[State]) -> None:
+    def __init__(self, states: Sequence[StateTensor]) -> None:
         self.inputs = [state.initial for state in states]
         self._positions = {state.output_name: position for position, state in enumerate(states)}
 

@@ -13,16 +13,16 @@ from naiad.scheduling.sequences.batcher import SequenceScheduler
 from naiad.scheduling.sequences.controls import Controls
 from naiad.scheduling.sequences.rules import SequenceRules
 from naiad.scheduling.sequences.slots import Direct, Oldest, Strategy
-from naiad.scheduling.sequences.states import State
+from naiad.scheduling.sequences.states import StateTensor
 
-__all__ = ["is_ordered", "scheduler_for", "sequence_scheduler_for"]
+__all__ = ["preserves_order", "scheduler_for", "sequence_scheduler_for"]
 
 _IDLE_US = 1_000_000
 # Each slot is an object; sequences beyond these wait for one in the backlog.
 _MOST_SLOTS = 1 << 16
 
 
-def scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> Scheduler[Instance, Item]:
+def scheduler_for(config: ModelConfig, states: Sequence[StateTensor] = ()) -> Scheduler[Instance, Item]:
     """The scheduler of a model: of sequences that have *states*, of batches, or first come first served."""
     if config.message.HasField("sequence_batching"):
         return sequence_scheduler_for(config, states)
@@ -31,7 +31,9 @@ def scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> Schedule
     return FifoScheduler()
 
 
-def sequence_scheduler_for(config: ModelConfig, states: Sequence[State] = ()) -> SequenceScheduler[Instance, Item]:
+def sequence_scheduler_for(
+    config: ModelConfig, states: Sequence[StateTensor] = ()
+) -> SequenceScheduler[Instance, Item]:
     """The scheduler of a model with `sequence_batching`; direct where no strategy is given."""
     batching = config.message.sequence_batching
     controls = Controls(config)
@@ -60,7 +62,7 @@ def sequence_scheduler_for(config: ModelConfig, states: Sequence[State] = ()) ->
     )
 
 
-def is_ordered(config: ModelConfig) -> bool:
+def preserves_order(config: ModelConfig) -> bool:
     """Whether responses are to leave in the order of their requests (see `ordering.ResponseOrder`)."""
     message = config.message
     if message.HasField("sequence_batching"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Instances"]
+__all__ = ["InstanceLoads"]
 
 Instance = TypeVar("Instance", bound=Hashable)
 
 
-class Instances(Generic[Instance]):
-    """Instances with the number of dispatches each holds and may hold."""
+class InstanceLoads(Generic[Instance]):
+    """InstanceLoads with the number of dispatches each holds and may hold."""
 
     __slots__ = ("_depth", "_load")
 
@@ -20,7 +20,7 @@ class Instances(Generic[Instance]):
         self._depth: dict[Instance, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Instances load={list(self._load.values())}>"
+        return f"<InstanceLoads load={list(self._load.values())}>"
 
     def add(self, instance: Instance) -> None:
         """Take up an instance that holds nothing."""
@@ -37,16 +37,16 @@ class Instances(Generic[Instance]):
         if instance in self._depth:
             self._depth[instance] = depth
 
-    def given(self, instance: Instance) -> None:
+    def add_dispatch(self, instance: Instance) -> None:
         """It was given a dispatch."""
         self._load[instance] += 1
 
-    def gave_back(self, instance: Instance) -> None:
+    def remove_dispatch(self, instance: Instance) -> None:
         """It finished a dispatch, or could not be given it."""
         if instance in self._load:
             self._load[instance] -= 1
 
-    def freest(self) -> tuple[Instance, int] | None:
+    def least_loaded(self) -> tuple[Instance, int] | None:
         """The instance that holds least of those that may hold more, and what it holds."""
         best, least = None, 1 << 30
         for instance, load in self._load.items():

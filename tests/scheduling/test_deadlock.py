@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from naiad.scheduling.deadlock import find_standing
+from naiad.scheduling.deadlock import find_mutually_blocked
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,6 @@ from naiad.scheduling.deadlock import find_standing
     ],
 )
 def test_instances_stand_still_that_only_each_other_could_answer(calls, standing):
-    assert find_standing({name: [set(servers) for servers in of] for name, of in calls.items()}) == set(standing)
+    assert find_mutually_blocked({name: [set(servers) for servers in of] for name, of in calls.items()}) == set(
+        standing
+    )
