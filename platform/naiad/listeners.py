@@ -34,7 +34,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
-    from naiad.frontends.console.state import Origin
+    from naiad.frontends.console.state import ModelOrigin
     from naiad.frontends.openai.api import OpenAiApi
 
 __all__ = ["listen", "metrics_frontend"]
@@ -170,18 +170,18 @@ def _further(
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.try_handle)
     if options.http.ui:
-        from naiad.frontends.console.page import Ui  # here and below: most servers have none of it
-        from naiad.frontends.console.state import State
+        from naiad.frontends.console.page import Console  # here and below: most servers have none of it
+        from naiad.frontends.console.state import ConsoleState
 
-        handlers.append(Ui(State(engine, lambda: _origins(loader))).try_handle)
+        handlers.append(Console(ConsoleState(engine, lambda: _origins(loader))).try_handle)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 
-def _origins(loader: Loader) -> Mapping[tuple[str, str], Origin]:
-    from naiad.frontends.console.state import Origin
+def _origins(loader: Loader) -> Mapping[tuple[str, str], ModelOrigin]:
+    from naiad.frontends.console.state import ModelOrigin
 
     return {
-        (key, str(version)): Origin(
+        (key, str(version)): ModelOrigin(
             backend=resolution.backend,
             code=str(resolution.model_file),
             environment=str(resolution.environment or "the host's interpreter"),

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from fakes.engine import FakeEngine, sample_statistics
 from fakes.serving import LoopThread
-from naiad.frontends.console.page import Ui
-from naiad.frontends.console.state import Origin, State
+from naiad.frontends.console.page import Console
+from naiad.frontends.console.state import ConsoleState, ModelOrigin
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelState
 from selenium.webdriver.common.by import By
@@ -51,7 +51,7 @@ class Site:
         self.loop = loop
         self.engine = Watched()
         self.origins = {}
-        self.ui = Ui(State(self.engine, lambda: self.origins))
+        self.ui = Console(ConsoleState(self.engine, lambda: self.origins))
         self.port = 0
 
     def start(self):
@@ -108,7 +108,9 @@ def test_models_of_one_name_are_told_apart_by_their_namespaces(page, site):
     site.engine.entries = [site.engine.entry("identity", namespace=space) for space in ("/a", "/b")]
     statistics = sample_statistics("identity")
     counts = {"/a": 5, "/b": 7}
-    site.origins = {(f"{space}::identity", "1"): Origin(backend=space, code="", environment="") for space in counts}
+    site.origins = {
+        (f"{space}::identity", "1"): ModelOrigin(backend=space, code="", environment="") for space in counts
+    }
     site.engine.all_statistics = [
         replace(statistics, namespace=space, success=replace(statistics.success, count=count))
         for space, count in counts.items()
@@ -131,7 +133,7 @@ def test_a_server_that_goes_away_and_comes_back_is_noticed(page, site):
 def test_many_models_with_long_names_and_markup_fit_and_stay_text(page, site):
     site.engine.entries = [site.engine.entry(f"model_{number}") for number in range(98)]
     site.engine.entries += [site.engine.entry(LONG, reason=LONG), site.engine.entry(MARKUP, reason=MARKUP)]
-    site.origins = {(LONG, "1"): Origin(backend="python", code="model.py", environment="/" + LONG)}
+    site.origins = {(LONG, "1"): ModelOrigin(backend="python", code="model.py", environment="/" + LONG)}
     site.engine.statuses = [
         InstanceStatus(
             model=LONG, version="1", name=LONG, pid=1, restarts={MARKUP: 1}, input_byte_size=0, lent_outputs=0

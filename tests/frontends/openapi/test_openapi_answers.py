@@ -10,8 +10,8 @@ import schemathesis
 from fakes.serving import LoopThread
 from fuzz.engine import CheckedEngine, Complaints
 from hypothesis import HealthCheck, settings
-from naiad.frontends.console.page import Ui
-from naiad.frontends.console.state import State
+from naiad.frontends.console.page import Console
+from naiad.frontends.console.state import ConsoleState
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.messages import INTERNAL_ERROR
 from naiad.frontends.kserve_http.server import HttpFrontend
@@ -45,7 +45,7 @@ def served():
         engine.instances = list
         extensions = Extensions(regions=ClientRegions(is_allowed=True))
         openai = OpenAiApi(engine, extensions.tracer, OpenAiSettings())
-        ui = Ui(State(engine, dict))
+        ui = Console(ConsoleState(engine, dict))
         frontend = HttpFrontend(
             engine,
             address="127.0.0.1",

@@ -1,1 +1,1 @@
-"""A page to look at the server and to try its models."""
+"""The console: a web page at `/ui` that shows models and guests and sends requests to models."""

@@ -1,4 +1,4 @@
-"""The page and the document it asks for, below `/ui` on the port of HTTP."""
+"""The handler of `/ui`, the page, and of `/ui/state`, the document it polls, on the HTTP port."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import re
 from importlib import resources
 
-from naiad.frontends.console.state import State
+from naiad.frontends.console.state import ConsoleState
 from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, error_text, json_response, response
 
 logger = logging.getLogger("naiad.ui")
@@ -21,43 +21,46 @@ _NOT_ALLOWED = 405
 _INTERNAL = 500
 
 
-class Ui:
-    """Answers for the page."""
+class Console:
+    """Handles requests for the page and its document."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ConsoleState) -> None:
         self._state = state
         self._tasks: set[asyncio.Task[None]] = set()
         text = resources.files("naiad.frontends.console").joinpath("page.html").read_text(encoding="utf-8")
         self._page = text.encode()
-        policy = _policy(text)
+        policy = _content_security_policy(text)
         self._headers = f"Content-Security-Policy: {policy}\r\nCache-Control: no-cache\r\n".encode()
 
     def try_handle(self, exchange: Exchange) -> bool:
-        """Answer a request for the page; False if it is for something else."""
+        """Handle a request below `/ui`; return False for any other path."""
         path = exchange.request.path.decode("latin-1").rstrip("/")
         if path not in {_PAGE, _STATE}:
             return False
         if exchange.request.method not in {"GET", "HEAD"}:
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
         elif path == _STATE:
-            task = asyncio.get_running_loop().create_task(self._tell(exchange))
+            task = asyncio.get_running_loop().create_task(self._respond_with_state(exchange))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             exchange.respond(response(_OK, [self._page], b"text/html; charset=utf-8", self._headers))
         return True
 
-    async def _tell(self, exchange: Exchange) -> None:
+    async def _respond_with_state(self, exchange: Exchange) -> None:
         try:
             parts = json_response(await self._state.document())
         except Exception:
-            logger.exception("cannot answer %r", exchange.request.path)
+            logger.exception("cannot handle %r", exchange.request.path)
             parts = error_text(_INTERNAL, INTERNAL_ERROR)
         exchange.respond(parts)
 
 
-def _policy(text: str) -> str:
-    """What the page may do: run its own script, use its own style, and talk to this server."""
+def _content_security_policy(text: str) -> str:
+    """The policy that lets the page run its own script, use its own style and call this server, and nothing else.
+
+    Script and style are allowed by their hashes, so that markup in the name of a model could not run a script.
+    """
     script, style = (_hash(text, tag) for tag in ("script", "style"))
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "

@@ -1,4 +1,4 @@
-"""What the page shows, as JSON: models, backends, environments and guests as they are now."""
+"""The document that the page polls: the current models, backends, environments and guests as JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
 from naiad.protocol.model_names import model_key
 
 
-class WatchedEngine(EngineDoor, Protocol):
-    """What the page asks beyond what clients may."""
+class ConsoleEngine(EngineDoor, Protocol):
+    """The engine as the console uses it: also with its instances, which clients cannot list."""
 
     def instances(self) -> list[InstanceStatus]:
-        """All instances and their guests."""
+        """All instances with the state of their guests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a model comes from.
+class ModelOrigin:
+    """What runs a model.
 
     Attributes:
-        backend: Its backend.
-        code: The file that is run.
-        environment: What runs it, in words.
+        backend: Name of its backend.
+        code: Path of its `model.py`.
+        environment: Its environment, as text to show.
     """
 
     backend: str
@@ -39,21 +39,21 @@ class Origin:
     environment: str
 
 
-Origins = Callable[[], Mapping[tuple[str, str], Origin]]
-"""Where models come from, by key and version."""
+Origins = Callable[[], Mapping[tuple[str, str], ModelOrigin]]
+"""Returns the origins of the models by their key and version."""
 
 
-class State:
-    """Asks the engine for what the page shows."""
+class ConsoleState:
+    """Collects the document from the engine."""
 
-    def __init__(self, engine: WatchedEngine, origins: Origins) -> None:
+    def __init__(self, engine: ConsoleEngine, origins: Origins) -> None:
         self._engine = engine
         self._origins = origins
         self._started = time.monotonic()
         self._processes: dict[tuple[str, int], tuple[psutil.Process, str]] = {}
 
     async def document(self) -> dict[str, Any]:
-        """All of it."""
+        """The whole document."""
         index = await self._engine.repository_index()
         server = self._engine.server_metadata()
         return {
@@ -72,8 +72,8 @@ class State:
         for instance in instances:
             key = instance.name, instance.pid
             memory, interpreter = 0, ""
-            with suppress(psutil.Error):  # it may end just now
-                found = known.get(key) or _process(instance.pid)  # asked once: requests wait meanwhile
+            with suppress(psutil.Error):  # the guest has exited since
+                found = known.get(key) or _process(instance.pid)  # read once: `cmdline` blocks the event loop
                 memory, interpreter = found[0].memory_info().rss, found[1]
                 self._processes[key] = found
             yield {
@@ -120,7 +120,7 @@ def _counts(statistics: ModelStatistics | None) -> dict[str, int]:
 
 
 def _process(pid: int) -> tuple[psutil.Process, str]:
-    """A process and what interprets it."""
+    """A process and the path of its interpreter."""
     process = psutil.Process(pid)
     command = process.cmdline()
     return process, command[0] if command else process.exe()
