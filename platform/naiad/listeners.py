@@ -19,9 +19,9 @@ from naiad.environments.store.entries import entry_sizes
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
-from naiad.frontends.http1.connection import Limits
 from naiad.frontends.http1.listener import HttpListener
-from naiad.frontends.http1.messages import Exchange
+from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.log_settings import Log
@@ -56,7 +56,7 @@ async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Lo
     regions = ClientRegions(is_allowed=options.general.allow_client_shm)
     extensions = Extensions(regions=regions, log=log, tracer=tracer, model_metrics=engine.metrics)
     openai = _openai_api(engine, loader, options, extensions)
-    await _start_frontends(engine, options, extensions, stack, _further(engine, loader, options, openai))
+    await _start_frontends(engine, options, extensions, stack, _fallback(engine, loader, options, openai))
     await _start_openai(engine, options, stack, openai)
     engine.is_reachable = True
 
@@ -99,7 +99,7 @@ async def _start_frontends(
     options: ServerOptions,
     extensions: Extensions,
     stack: AsyncExitStack,
-    further: Callable[[Exchange], bool] | None,
+    fallback: Callable[[HttpExchange], bool] | None,
 ) -> None:
     grace = options.general.exit_timeout_secs
     if options.grpc.is_enabled:
@@ -123,11 +123,11 @@ async def _start_frontends(
             port=options.http.port,
             reuse_port=options.http.reuse_port,
             max_json=options.http.max_input_size,
-            limits=Limits(header_bytes=options.http.max_header_bytes),
+            limits=RequestLimits(header_bytes=options.http.max_header_bytes),
             extensions=extensions,
             access=Access(restrictions=options.http.restrictions, forward=options.http.forward_pattern),
             tls=options.http.tls,
-            further=further,
+            fallback=fallback,
         )
         port = await http.start()
         stack.push_async_callback(http.stop, grace)
@@ -154,7 +154,7 @@ async def _start_openai(
         address=options.openai.address,
         port=options.openai.port,
         advice="choose another --openai-port or --openai-address",
-        limits=Limits(header_bytes=options.http.max_header_bytes),
+        limits=RequestLimits(header_bytes=options.http.max_header_bytes),
         tls=options.http.tls,
     )
     port = await listener.start()
@@ -162,11 +162,11 @@ async def _start_openai(
     logger.info("Started OpenAI's API at %s:%d", options.openai.address, port)
 
 
-def _further(
+def _fallback(
     engine: Engine, loader: Loader, options: ServerOptions, openai: OpenAiApi | None
-) -> Callable[[Exchange], bool] | None:
+) -> Callable[[HttpExchange], bool] | None:
     """What answers on the port of HTTP for paths that are none of KServe's."""
-    handlers: list[Callable[[Exchange], bool]] = []
+    handlers: list[Callable[[HttpExchange], bool]] = []
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.try_handle)
     if options.http.ui:

@@ -12,15 +12,16 @@ from fuzz.engine import CheckedEngine, Complaints
 from fuzz.samples import request
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.http1.connection import BUFFER, Connection, Limits
+from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
+from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
 
 _TURNS = 200
-_LIMITS = Limits(header_bytes=8 << 10, body_bytes=1 << 20)
+_LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)
 
 
 class HttpTarget:
@@ -35,13 +36,13 @@ class HttpTarget:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
         self._complaints = Complaints()
-        self._inbox = memoryview(bytearray(BUFFER))
+        self._receive_buffer = memoryview(bytearray(READ_SIZE))
         logging.getLogger("naiad").addHandler(self._complaints)
         extensions = Extensions(regions=ClientRegions(is_allowed=True))
         self._engine = CheckedEngine()
         openai = OpenAiApi(self._engine, extensions.tracer, OpenAiSettings())
         self._endpoints = Endpoints(
-            self._engine, extensions, Access(), max_json=1 << 20, max_body=_LIMITS.body_bytes, further=openai.try_handle
+            self._engine, extensions, Access(), max_json=1 << 20, max_body=_LIMITS.body_bytes, fallback=openai.try_handle
         )  # fmt: skip
         self._heads = HeadCache()
         self._methods: list[str] = []
@@ -64,10 +65,16 @@ class HttpTarget:
     async def _exchange(self, data: bytes, cuts: list[int]) -> None:
         self._complaints.texts.clear()
         self._methods = []
-        connections: set[Connection] = set()
+        connections: set[HttpConnection] = set()
         transport = _Transport()
-        connection = Connection(
-            self._handle, self._engine.cancel, connections, _LIMITS, self._heads, self._inbox, self._endpoints.landing
+        connection = HttpConnection(
+            self._handle,
+            self._engine.cancel,
+            connections,
+            _LIMITS,
+            self._heads,
+            self._receive_buffer,
+            self._endpoints.reserve_input,
         )
         connection.connection_made(transport)
         bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
@@ -80,7 +87,7 @@ class HttpTarget:
         assert not connections, "a closed connection is still listed"
         self._judge(bytes(transport.written))
 
-    async def _feed(self, connection: Connection, transport: _Transport, data: bytes) -> None:
+    async def _feed(self, connection: HttpConnection, transport: _Transport, data: bytes) -> None:
         while data and not transport.is_closed:
             if transport.is_paused:
                 await self._settle(connection)
@@ -93,15 +100,15 @@ class HttpTarget:
             data = data[size:]
             await asyncio.sleep(0)
 
-    async def _settle(self, connection: Connection) -> None:
+    async def _settle(self, connection: HttpConnection) -> None:
         for _ in range(_TURNS):
             self._engine.release()
-            if connection._current is None and not connection._ahead:
+            if connection.responses.is_idle:
                 return
             await asyncio.sleep(0)
-        raise AssertionError(f"no answer to {connection._current!r}")
+        raise AssertionError(f"no answer to {connection.responses.request!r}")
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: HttpExchange) -> None:
         self._methods.append(exchange.request.method)
         self._endpoints.handle(exchange)
 

@@ -56,7 +56,7 @@ class Site:
 
     def start(self):
         self.frontend = HttpFrontend(
-            self.engine, address="127.0.0.1", port=self.port, further=self.ui.try_handle, reuse_port=True
+            self.engine, address="127.0.0.1", port=self.port, fallback=self.ui.try_handle, reuse_port=True
         )
         self.port = self.loop.run(self.frontend.start())
 

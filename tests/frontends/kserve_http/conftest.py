@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
-from naiad.frontends.http1.connection import Limits
+from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_http.server import HttpFrontend
 
 from .raw import Client
@@ -18,7 +18,7 @@ class Frontend:
         self.loop = loop
         self.engine = FakeEngine()
         self.frontend = HttpFrontend(
-            self.engine, address="127.0.0.1", port=0, limits=Limits(header_bytes=16 << 10, body_bytes=32 << 20)
+            self.engine, address="127.0.0.1", port=0, limits=RequestLimits(header_bytes=16 << 10, body_bytes=32 << 20)
         )
         self.port = loop.run(self.frontend.start())
 

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from fakes.engine import FakeModel
 from naiad.errors import ModelError
-from naiad.frontends.http1.answering import Answering
+from naiad.frontends.http1.response_queue import ResponseQueue
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
@@ -160,8 +160,8 @@ def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(serv
 def test_responses_of_one_turn_leave_together_but_for_the_first(client, paced, monkeypatch):
     """One call of the system for each turn of the loop, however many responses it brings; no event waits for a next."""
     written = []
-    write = Answering.write
-    monkeypatch.setattr(Answering, "write", lambda self, part: (written.append(bytes(part)), write(self, part))[1])
+    write = ResponseQueue.write
+    monkeypatch.setattr(ResponseQueue, "write", lambda self, part: (written.append(bytes(part)), write(self, part))[1])
     client.send(stream("paced", {"TEXT": "x"}))
     wait_for_sinks(paced, 1)
     paced.send_all("one", "two", "three")

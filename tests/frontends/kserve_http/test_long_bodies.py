@@ -8,11 +8,11 @@ import json
 
 import numpy as np
 import pytest
-from naiad.frontends.http1.connection import BUFFER
+from naiad.frontends.http1.request_reader import READ_SIZE
 
 from .raw import Client, request
 
-COUNT = BUFFER // 4 + 10_000
+COUNT = READ_SIZE // 4 + 10_000
 
 
 def tensor(count: int, first: int = 0) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
     sent = binary("identity", array)
     head, _, body = sent.partition(b"\r\n\r\n")
     packed = gzip.compress(body, 1)
-    assert len(packed) > BUFFER
+    assert len(packed) > READ_SIZE
     head = head.replace(
         b"Content-Length: %d" % len(body), b"Content-Length: %d\r\nContent-Encoding: gzip" % len(packed)
     )
@@ -119,7 +119,7 @@ def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
     text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     client.send(request("/v2/models/identity/infer", text))
     assert (echoed(client) == tensor(COUNT)).all()
-    client.send(request("/v2/health/live", bytes(2 * BUFFER), "Inference-Header-Content-Length: 0", method="GET"))
+    client.send(request("/v2/health/live", bytes(2 * READ_SIZE), "Inference-Header-Content-Length: 0", method="GET"))
     assert client.read().status == 200
     assert not server.engine.places
 

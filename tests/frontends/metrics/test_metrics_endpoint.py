@@ -99,7 +99,7 @@ def test_what_is_not_http_is_refused(served):
 
 
 def test_an_upgrade_is_answered_as_a_plain_request(served):
-    received = raw(served, b"GET /metrics HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    received = raw(served, b"GET /metrics HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n")
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -122,7 +122,7 @@ def test_stopping_closes_idle_connections_and_the_port(metrics_loop):
     frontend = MetricsFrontend(FakeEngine(), address="127.0.0.1", port=0)
     port = metrics_loop.run(frontend.start())
     with socket.create_connection(("127.0.0.1", port), timeout=10) as idle:
-        metrics_loop.until(lambda: frontend._connections)
+        metrics_loop.until(lambda: frontend.connection_count)
         metrics_loop.run(frontend.stop())
         assert idle.recv(1) == b""
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):

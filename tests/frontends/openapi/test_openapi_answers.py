@@ -51,7 +51,7 @@ def served():
             address="127.0.0.1",
             port=0,
             extensions=extensions,
-            further=lambda exchange: openai.try_handle(exchange) or ui.try_handle(exchange),
+            fallback=lambda exchange: openai.try_handle(exchange) or ui.try_handle(exchange),
         )
         port = loop.run(frontend.start())
         yield SimpleNamespace(url=f"http://127.0.0.1:{port}", complaints=complaints)

@@ -10,7 +10,7 @@ import re
 from importlib import resources
 
 from naiad.frontends.console.state import ConsoleState
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, error_text, json_response, response
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, error_text, json_response, response
 
 logger = logging.getLogger("naiad.ui")
 
@@ -32,7 +32,7 @@ class Console:
         policy = _content_security_policy(text)
         self._headers = f"Content-Security-Policy: {policy}\r\nCache-Control: no-cache\r\n".encode()
 
-    def try_handle(self, exchange: Exchange) -> bool:
+    def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request below `/ui`; return False for any other path."""
         path = exchange.request.path.decode("latin-1").rstrip("/")
         if path not in {_PAGE, _STATE}:
@@ -47,7 +47,7 @@ class Console:
             exchange.respond(response(_OK, [self._page], b"text/html; charset=utf-8", self._headers))
         return True
 
-    async def _respond_with_state(self, exchange: Exchange) -> None:
+    async def _respond_with_state(self, exchange: HttpExchange) -> None:
         try:
             parts = json_response(await self._state.document())
         except Exception:

@@ -1,11 +1,11 @@
 """Heads of requests (request line and headers), recognised by their bytes.
 
-A client that keeps its connection sends the same head again and again, so each distinct one is parsed once, by
-httptools, and looked up after that. Only heads that say all there is to know about the body are kept here: no
-transfer coding, no expectation. All others go through the parser every time.
+A client that keeps its connection sends the same head again and again. Each distinct head is parsed once by httptools
+and looked up afterwards: parsing a head of ten lines costs 25 times as much as the look-up. Only heads that say all
+there is to know about the body are kept: no transfer coding, no expectation. All others are parsed every time.
 
-Wishes to go on in another protocol are ignored, as servers may (RFC 9110, 7.8): `curl --http2` and Java's HttpClient
-ask for HTTP/2 with every first request, and are content with HTTP/1.1.
+Requests to upgrade to another protocol are ignored, as servers may do (RFC 9110, 7.8). `curl --http2` and Java's
+HttpClient ask for HTTP/2 with every first request and accept a response in HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httptools
+from naiad_stub.memo import Memo
 
 from naiad.frontends.access import PROPAGATED
 
-_KEPT = 1024
-_LONGEST = 4096
-_NEED_THE_PARSER = (b"transfer-encoding", b"expect")
+_MAX_HEADS = 1024
+_MAX_HEAD_SIZE = 4096
+"""Longer heads are not kept, which bounds the memory of a cache to 4 MiB."""
+_PARSED_EVERY_TIME = (b"transfer-encoding", b"expect")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
@@ -29,7 +31,7 @@ class Headers(dict[bytes, bytes]):
     """Values by lower-case name.
 
     Attributes:
-        names: The names as they were spelled, in order; one that was sent twice stands here twice.
+        names: The names as the client spelled them, in order. A repeated name is repeated here.
     """
 
     __slots__ = ("names",)
@@ -39,15 +41,26 @@ class Headers(dict[bytes, bytes]):
         self.names: list[bytes] = []
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Take one header; of those of one name the last counts."""
+        """Set one header. The last one of a repeated name counts."""
         self[name.lower()] = value
         self.names.append(name)
 
 
-def spelled(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
-    """Names, as they were spelled, and values of headers."""
+def original_headers(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
+    """Names, spelled as the client did, and values of headers."""
     names = headers.names if isinstance(headers, Headers) else headers.keys()
     return [(name.decode("latin-1"), headers[name.lower()].decode("latin-1")) for name in names]
+
+
+def trace_headers(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The headers that name the trace of a request (W3C Trace Context)."""
+    return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED if name.encode() in headers}
+
+
+def json_length(headers: Mapping[bytes, bytes]) -> int:
+    """Bytes of JSON at the beginning of the body, before its tensors; 0 without Inference-Header-Content-Length."""
+    length = headers.get(b"inference-header-content-length", b"")
+    return int(length) if length.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +68,12 @@ class Head:
     """A parsed head.
 
     Attributes:
-        method: Such as `GET`.
+        method: HTTP method, such as `GET`.
         path: The path, without query.
         headers: Values by lower-case name.
-        body_size: Bytes of the body.
+        body_size: Bytes of the body; 0 where only the parser knows it.
         keep_alive: Whether the connection may serve another request.
-        may_chunk: Whether the client knows the chunked transfer coding, as of HTTP/1.1.
+        can_chunk: Whether the client knows the chunked transfer coding, as of HTTP/1.1.
     """
 
     method: str
@@ -68,60 +81,55 @@ class Head:
     headers: Mapping[bytes, bytes]
     body_size: int
     keep_alive: bool
-    may_chunk: bool
+    can_chunk: bool
 
 
 class HeadCache:
-    """Heads seen before, shared by the connections of a frontend."""
+    """Heads seen before, shared by the connections of a listener."""
+
+    __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
+        self._heads: Memo[bytes, Head] = Memo(_MAX_HEADS)
 
     def find(self, data: bytes) -> Head | None:
-        """The head that *data*, up to and with its empty line, is; None if the parser must see the request itself."""
+        """The head with these bytes, its empty line included; None if the parser must read the whole request."""
         head = self._heads.get(data)
-        if head is None and len(data) <= _LONGEST:
+        if head is None and len(data) <= _MAX_HEAD_SIZE:
             head = _parse(data)
             if head is not None:
-                if len(self._heads) >= _KEPT:
-                    self._heads.clear()
                 self._heads[data] = head
         return head
 
 
-def propagated(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The headers that say to which trace a request belongs."""
-    return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED if name.encode() in headers}
-
-
-def tensors_at(headers: Mapping[bytes, bytes]) -> int:
-    """How many bytes of the body come before those of its tensors (Inference-Header-Content-Length); 0 if not told."""
-    length = headers.get(b"inference-header-content-length", b"")
-    return int(length) if length.isdigit() else 0
-
-
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
-    """The head that *parser* has read, and whose request it has not left; *size* is that of the body."""
+    """The head of the request that *parser* is reading, with a body of *size* bytes."""
     method = parser.get_method().decode()
-    return Head(method, plain_path(url), headers, size, parser.should_keep_alive(), parser.get_http_version() != "1.0")
+    return Head(
+        method, request_path(url), headers, size, parser.should_keep_alive(), parser.get_http_version() != "1.0"
+    )
 
 
-def without_upgrade(data: bytes) -> bytes:
-    """The beginning of a request without its wish for another protocol, after which the parser would read no body."""
+def strip_upgrade(data: bytes) -> bytes:
+    """The beginning of a request without its Upgrade header, after which the parser would not read a body."""
     end = data.find(b"\r\n\r\n")
     return _UPGRADE.sub(b"", data[:end]) + data[end:] if end >= 0 else data
 
 
-def plain_path(url: bytes) -> bytes:
-    """The path of a request target, without query; also of one with scheme and host, as clients of a proxy send it."""
-    path, _, _ = url.partition(b"?")
+def request_path(target: bytes) -> bytes:
+    """The path of a request target, without query. Clients of a proxy send a target with scheme and host."""
+    path, _, _ = target.partition(b"?")
     if path.startswith(b"/"):
         return path
     return b"/" + path.partition(b"://")[2].partition(b"/")[2]
 
 
-class _Collector:
-    """Makes a head of what the parser says, while it still knows of a connection whether that goes on."""
+class _HeadBuilder:
+    """Receives the callbacks of a parser and builds the head from them.
+
+    The head is built in `on_headers_complete`: afterwards the parser does not know any more whether the connection is
+    kept.
+    """
 
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -137,15 +145,15 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         length = self.headers.get(b"content-length", b"0")
-        if length.isdigit() and not any(name in self.headers for name in _NEED_THE_PARSER):
+        if length.isdigit() and not any(name in self.headers for name in _PARSED_EVERY_TIME):
             self.head = parsed_head(self.parser, self.url, self.headers, int(length))
 
 
 def _parse(data: bytes) -> Head | None:
-    collector = _Collector()
+    builder = _HeadBuilder()
     try:
         with contextlib.suppress(httptools.HttpParserUpgrade):
-            collector.parser.feed_data(data)
+            builder.parser.feed_data(data)
     except httptools.HttpParserError:
         return None
-    return collector.head
+    return builder.head

@@ -1,4 +1,4 @@
-"""A listening socket for HTTP, its connections, their end."""
+"""A listening socket for HTTP/1.1 and the connections it accepts."""
 
 from __future__ import annotations
 
@@ -7,68 +7,89 @@ from collections.abc import Callable
 
 from naiad.config.server.access import TlsFiles
 from naiad.errors import OptionError
-from naiad.frontends.http1.connection import BUFFER, Connection, Landing, Limits
+from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
-from naiad.frontends.http1.messages import Exchange
+from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits, ReserveInput
+from naiad.frontends.http1.response_queue import ErrorResponse, json_error
 from naiad.frontends.tls import http_context
 
 _BACKLOG = 1024
+"""Connections that the kernel accepts before the loop does; load generators open hundreds at once."""
 
 
 class HttpListener:
-    """Accepts connections and has their requests answered."""
+    """Accepts connections and hands their requests to one handler."""
 
     def __init__(
         self,
-        handle: Callable[[Exchange], None],
+        handle: Callable[[HttpExchange], None],
         cancel: Callable[[int], None],
         *,
         address: str,
         port: int,
         advice: str,
+        service: str = "HTTP",
         reuse_port: bool = False,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         tls: TlsFiles | None = None,
-        landing: Landing | None = None,
+        reserve_input: ReserveInput | None = None,
+        error_response: ErrorResponse = json_error,
     ) -> None:
-        """Prepare; `start` listens.
+        """A listener that is not listening yet; see `start`.
 
         Args:
-            handle: Answers a request, now or later.
-            cancel: Takes back an inference whose client went away.
+            handle: Called with each exchange; responds now or later.
+            cancel: Cancels the inference of a client that disconnected.
             address: Address to listen on.
             port: Port to listen on, 0 for any.
-            advice: What to do if they cannot be had.
+            advice: What to do if the port is not available, for the error's text.
+            service: What is served, for the error's text.
             reuse_port: Whether several servers may share the port.
             limits: Bounds on requests.
-            tls: Certificates; without them there is no TLS.
-            landing: Where to read long bodies to.
+            tls: Certificates; None for plain HTTP.
+            reserve_input: Where to read long bodies to; see `RequestReader`.
+            error_response: Makes the response to a malformed request, and to one that the handler failed on.
         """
         self._handle = handle
         self._cancel = cancel
         self._address = address
         self._port = port
         self._advice = advice
+        self._service = service
         self._reuse_port = reuse_port
-        self._limits = limits or Limits()
+        self._limits = limits or RequestLimits()
         self._tls = tls
-        self._landing = landing
-        self._connections: set[Connection] = set()
+        self._reserve_input = reserve_input
+        self._error_response = error_response
+        self._connections: set[HttpConnection] = set()
         self._heads = HeadCache()
         self._server: asyncio.Server | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
 
     async def start(self) -> int:
         """Listen; return the port.
 
         Raises:
-            OptionError: If the address and port cannot be had.
+            OptionError: If the address and port are not available.
         """
         loop = asyncio.get_running_loop()
-        inbox = memoryview(bytearray(BUFFER))
+        receive_buffer = memoryview(bytearray(READ_SIZE))
 
-        def connection() -> Connection:
-            return Connection(
-                self._handle, self._cancel, self._connections, self._limits, self._heads, inbox, self._landing
+        def connection() -> HttpConnection:
+            return HttpConnection(
+                self._handle,
+                self._cancel,
+                self._connections,
+                self._limits,
+                self._heads,
+                receive_buffer,
+                self._reserve_input,
+                self._error_response,
             )
 
         try:
@@ -82,19 +103,20 @@ class HttpListener:
             )
         except OSError as problem:
             raise OptionError(
-                f"cannot serve HTTP at {self._address}:{self._port}: {problem.strerror or problem}; {self._advice}"
+                f"cannot serve {self._service} at {self._address}:{self._port}: {problem.strerror or problem}; "
+                f"{self._advice}"
             ) from problem
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace: float) -> None:
-        """Stop listening, let requests being answered finish within *grace* seconds, close all connections."""
+        """Stop listening, wait up to *grace* seconds for responses that are due, and close all connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection.close_when_idle()
+            connection.responses.close_when_idle()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         while self._connections and loop.time() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
-            connection.abort()
+            connection.responses.abort()

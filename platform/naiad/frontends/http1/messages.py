@@ -1,4 +1,4 @@
-"""One HTTP request and how its response is written: values between the connection and the endpoints."""
+"""One HTTP request, the exchange that responds to it, and the bytes of responses."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ INTERNAL_ERROR = "internal error; the server's log has the details"
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """A whole request.
 
     Attributes:
-        method: Such as `GET`, in upper case.
+        method: HTTP method in upper case, such as `GET`.
         path: The path as sent, without the query.
         headers: Values by lower-case name; the last one of a repeated header.
-        body: The body as received, still compressed if it was.
+        body: The body as received, compressed where the client compressed it.
         keep_alive: Whether the connection may serve another request.
-        may_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
+        can_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
     """
 
     method: str
@@ -37,15 +37,15 @@ class Request:
     headers: Mapping[bytes, bytes]
     body: Buffer
     keep_alive: bool
-    may_chunk: bool = True
+    can_chunk: bool = True
 
 
-class Exchange(Protocol):
-    """The place of one request on its connection: what an endpoint needs to answer it."""
+class HttpExchange(Protocol):
+    """One request of a connection, and the means to respond to it."""
 
     @property
-    def request(self) -> Request:
-        """The request to answer."""
+    def request(self) -> HttpRequest:
+        """The request to respond to."""
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Write the whole response, made by `response` or `error`, or the rest of one begun with `write`.
@@ -54,17 +54,17 @@ class Exchange(Protocol):
         """
 
     def write(self, part: Buffer) -> None:
-        """Write a part of a response that comes in parts, the first of which is a `stream_head`."""
+        """Write a part of a streamed response. The first part is a `stream_head`."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the client reads more slowly than it is written to, so that parts should wait."""
+        """Whether the client reads more slowly than the server writes, so that further parts should wait."""
 
     def on_resume(self, resume: Callable[[], None]) -> None:
-        """Remember whom to tell, until the exchange ends, that it is not blocked any more, or that the client left."""
+        """Call *resume* each time the exchange is not blocked any more, or the client has disconnected."""
 
     def on_disconnect(self, ticket: int) -> None:
-        """Remember what to cancel should the client go away before the answer; each call adds to it."""
+        """Cancel *ticket* if the client disconnects before the response is complete. Several tickets add up."""
 
 
 def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, extra: bytes = b"") -> list[Buffer]:
@@ -80,7 +80,7 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     kind = b"Content-Type: %b\r\n" % content_type if content_type else b""
     head = b"HTTP/1.1 %d %b\r\n%b%bContent-Length: %d\r\n\r\n" % (
         status,
-        _REASONS.get(status, b"Unknown"),
+        reason_phrase(status),
         kind,
         extra,
         length,
@@ -88,8 +88,13 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     return [head, *body]
 
 
+def reason_phrase(status: int) -> bytes:
+    """The words for a status in its status line."""
+    return _REASONS.get(status, b"Unknown")
+
+
 def with_connection(head: Buffer, *, keep_alive: bool) -> bytes:
-    """A status line and headers that also say whether the connection goes on, unless they do already."""
+    """A status line and headers with a Connection header; *head* itself if it has one."""
     line, _, rest = bytes(head).partition(b"\r\n")
     if b"\r\nConnection: " in head:
         return bytes(head)
@@ -97,10 +102,18 @@ def with_connection(head: Buffer, *, keep_alive: bool) -> bytes:
 
 
 def stream_head(status: int, content_type: bytes, extra: bytes = b"", *, is_chunked: bool) -> bytes:
-    """Status line and headers of a response in parts: chunks, or all that comes until the connection ends."""
+    """Status line and headers of a streamed response.
+
+    Its body comes in chunks, or, for clients that do not know these, ends where the connection ends.
+    """
     framing = b"Transfer-Encoding: chunked" if is_chunked else b"Connection: close"
-    reason = _REASONS.get(status, b"Unknown")
-    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%b\r\n\r\n" % (status, reason, content_type, extra, framing)
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%b\r\n\r\n" % (
+        status,
+        reason_phrase(status),
+        content_type,
+        extra,
+        framing,
+    )
 
 
 def json_response(value: object, status: int = 200) -> list[Buffer]:
@@ -114,7 +127,7 @@ def error(problem: NaiadError, *, extra: bytes = b"") -> list[Buffer]:
 
 
 def error_text(status: int, message: str, *, extra: bytes = b"") -> list[Buffer]:
-    """The response for an error of a given status."""
+    """The response for an error with a given status."""
     return response(status, [error_document(message)], extra=extra)
 
 

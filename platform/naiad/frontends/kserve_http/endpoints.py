@@ -13,15 +13,15 @@ from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError,
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression
-from naiad.frontends.http1.heads import Head, propagated, spelled, tensors_at
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, error, error_text, json_response, response
+from naiad.frontends.http1.heads import Head, json_length, original_headers, trace_headers
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, error, error_text, json_response, response
 from naiad.frontends.kserve_http.documents import (
     index_document,
     metadata_document,
     server_document,
     statistics_document,
 )
-from naiad.frontends.kserve_http.generate import Generate
+from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
 from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
 from naiad.frontends.kserve_http.outputs import OutputPlan
@@ -54,10 +54,10 @@ class Endpoints:
         *,
         max_json: int,
         max_body: int,
-        further: Callable[[Exchange], bool] | None = None,
+        fallback: Callable[[HttpExchange], bool] | None = None,
     ) -> None:
         self._engine = engine
-        self._further = further
+        self._fallback = fallback
         self._extensions = extensions
         self._tracer = extensions.tracer
         self._log = extensions.log
@@ -67,9 +67,9 @@ class Endpoints:
         self._max_body = max_body
         self._routes: dict[bytes, Route | None] = {}
         self._patterns: dict[tuple[str, int], InferPatterns] = {}
-        self._generate = Generate(engine, extensions, max_json=max_json)
+        self._generate = GenerateEndpoints(engine, extensions, max_json=max_json)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._answers: dict[Endpoint, Callable[[Exchange, Route], Sequence[Buffer]]] = {
+        self._answers: dict[Endpoint, Callable[[HttpExchange, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
             Endpoint.LIVE: self._live,
             Endpoint.MODEL_METADATA: self._model_metadata,
@@ -83,7 +83,7 @@ class Endpoints:
             Endpoint.MODEL_TRACE: self._trace,
         }
 
-        self._later_answers: dict[Endpoint, Callable[[Exchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
+        self._later_answers: dict[Endpoint, Callable[[HttpExchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
             Endpoint.INDEX: self._index,
             Endpoint.READY: self._ready,
             Endpoint.MODEL_READY: self._model_ready,
@@ -91,14 +91,14 @@ class Endpoints:
             Endpoint.UNLOAD: self._unload,
         }
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or later."""
         request = exchange.request
         if self._log.is_verbose:
             log_request(logger, request)
         route = self._route(request.path)
         if route is None:
-            self._handle_further(exchange)
+            self._handle_unknown_path(exchange)
             return
         if self._guarded:
             header = missing_header(self._guarded, route.endpoint, request.headers)
@@ -113,7 +113,7 @@ class Endpoints:
             if route.endpoint is Endpoint.INFER:
                 self._infer(exchange, route)
             elif route.endpoint in _GENERATE:
-                self._generate.answer(exchange, route)
+                self._generate.handle(exchange, route)
             elif route.endpoint in self._later_answers:
                 self._later(exchange, self._later_answers[route.endpoint](exchange, route))
             else:
@@ -121,7 +121,7 @@ class Endpoints:
         except NaiadError as problem:
             exchange.respond(_refusal(problem))
 
-    def landing(self, head: Head) -> memoryview | None:
+    def reserve_input(self, head: Head) -> memoryview | None:
         """Where the body of a long request may be read to: to the model that it asks, if it has tensors as bytes."""
         route = self._route(head.path)
         if route is None or route.endpoint is not Endpoint.INFER or b"content-encoding" in head.headers:
@@ -129,13 +129,13 @@ class Endpoints:
         if b"inference-header-content-length" not in head.headers:
             return None
         try:
-            return self._engine.reserve_input(route.name, route.version, head.body_size, tensors_at(head.headers))
+            return self._engine.reserve_input(route.name, route.version, head.body_size, json_length(head.headers))
         except NaiadError:
             return None  # which its answer will say
 
-    def _handle_further(self, exchange: Exchange) -> None:
+    def _handle_unknown_path(self, exchange: HttpExchange) -> None:
         """Answer a request for a path that is none of KServe's."""
-        if self._further is None or not self._further(exchange):
+        if self._fallback is None or not self._fallback(exchange):
             if self._log.is_verbose:
                 log_request(logger, exchange.request, _NOT_FOUND)
             exchange.respond(error_text(_NOT_FOUND, "Not Found"))
@@ -151,7 +151,7 @@ class Endpoints:
 
     # -- inference ----------------------------------------------------------------------------------------------
 
-    def _infer(self, exchange: Exchange, route: Route) -> None:
+    def _infer(self, exchange: HttpExchange, route: Route) -> None:
         request = exchange.request
         if self._engine.is_decoupled(route.name, route.version):
             raise UnsupportedRequestError("HTTP end point doesn't support models with decoupled transaction policy")
@@ -171,12 +171,12 @@ class Endpoints:
                     self._engine.model_metadata(name, version), self._engine.model_config(name, version)
                 )
         if self._forwarder is not None:
-            self._forwarder.forward(inference, spelled(request.headers))
+            self._forwarder.forward(inference, original_headers(request.headers))
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         sink: Sink = InferSink(exchange, plan, response_coding)
         if self._tracer.is_on:
-            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(request.headers))
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(request.headers))
         else:
             ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
@@ -193,30 +193,30 @@ class Endpoints:
 
     # -- the rest -----------------------------------------------------------------------------------------------
 
-    def _server_metadata(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+    def _server_metadata(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
         return json_response(server_document(self._engine.server_metadata()))
 
-    def _live(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+    def _live(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
         return _health(self._engine.is_live())
 
-    async def _ready(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+    async def _ready(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
         return _health(await self._engine.check_server_ready())
 
-    def _model_metadata(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+    def _model_metadata(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
         return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
 
-    async def _model_ready(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+    async def _model_ready(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
         if await self._engine.check_ready(route.name, route.version):
             return _health(is_well=True)
         raise InvalidRequestError("Model version not ready")
 
-    def _model_config(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+    def _model_config(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
         return json_response(self._engine.model_config(route.name, route.version))
 
-    def _model_stats(self, _: Exchange, route: Route) -> Sequence[Buffer]:
+    def _model_stats(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
         return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
 
-    async def _index(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+    async def _index(self, exchange: HttpExchange, _: Route) -> Sequence[Buffer]:
         body = exchange.request.body
         ready = parse_json(body).get("ready", False) if body else False
         if not isinstance(ready, bool):
@@ -224,30 +224,30 @@ class Endpoints:
         entries = self._engine.ready_index() if ready else await self._engine.repository_index()
         return json_response(index_document(entries))
 
-    def _named_repository(self, _: Exchange, __: Route) -> Sequence[Buffer]:
+    def _named_repository(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError("'repository_name' specification is not supported")
 
-    def _shared_memory(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+    def _shared_memory(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
         return answer_shared_memory(exchange, route, self._extensions.regions)
 
-    def _logging(self, exchange: Exchange, _: Route) -> Sequence[Buffer]:
+    def _logging(self, exchange: HttpExchange, _: Route) -> Sequence[Buffer]:
         return answer_logging(exchange.request, self._extensions.log)
 
-    def _trace(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+    def _trace(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
         return answer_trace(exchange.request, route.name, self._engine, self._extensions.tracer)
 
-    async def _load(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+    async def _load(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
         await self._engine.load(route.name, _load_parameters(exchange.request.body))
         return response(200, [])
 
-    async def _unload(self, exchange: Exchange, route: Route) -> Sequence[Buffer]:
+    async def _unload(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
         body = exchange.request.body
         parameters = parse_json(body).get("parameters", {}) if body else {}
         dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
         await self._engine.unload(route.name, unload_dependents=dependents)
         return response(200, [])
 
-    def _later(self, exchange: Exchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
+    def _later(self, exchange: HttpExchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
         async def run() -> None:
             try:
                 parts = await work
@@ -274,8 +274,8 @@ class InferSink:
 
     __slots__ = ("_coding", "_exchange", "_plan")
 
-    def __init__(self, exchange: Exchange, plan: OutputPlan, coding: str) -> None:
-        self._exchange: Exchange | None = exchange
+    def __init__(self, exchange: HttpExchange, plan: OutputPlan, coding: str) -> None:
+        self._exchange: HttpExchange | None = exchange
         self._plan = plan
         self._coding = coding
 

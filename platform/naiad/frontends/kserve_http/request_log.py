@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from naiad.frontends.http1.messages import Request
+from naiad.frontends.http1.messages import HttpRequest
 
 __all__ = ["log_request"]
 
@@ -14,7 +14,7 @@ _METHODS = {name: number for number, name in enumerate(_NAMES.split())}
 _UNKNOWN = len(_METHODS)
 
 
-def log_request(logger: logging.Logger, request: Request, status: int = 0) -> None:
+def log_request(logger: logging.Logger, request: HttpRequest, status: int = 0) -> None:
     """Log a request, or with a *status* that it was answered with an error."""
     method, path = _METHODS.get(request.method, _UNKNOWN), request.path.decode("latin-1")
     if status:

@@ -8,14 +8,14 @@ from naiad.config.server.access import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.http1.connection import Limits
 from naiad.frontends.http1.listener import HttpListener
-from naiad.frontends.http1.messages import Exchange
+from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_http.endpoints import Endpoints
 
 
-class HttpFrontend(HttpListener):
-    """Serves KServe v2 over HTTP/1.1."""
+class HttpFrontend:
+    """KServe v2 over HTTP/1.1, on a listener of its own."""
 
     def __init__(
         self,
@@ -25,16 +25,16 @@ class HttpFrontend(HttpListener):
         port: int,
         reuse_port: bool = False,
         max_json: int = 64 << 20,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         extensions: Extensions | None = None,
         access: Access | None = None,
         tls: TlsFiles | None = None,
-        further: Callable[[Exchange], bool] | None = None,
+        fallback: Callable[[HttpExchange], bool] | None = None,
     ) -> None:
-        """Prepare; `start` listens.
+        """A frontend that is not listening yet; see `start`.
 
         Args:
-            engine: Who answers.
+            engine: Executes the requests.
             address: Address to listen on.
             port: Port to listen on, 0 for any.
             reuse_port: Whether several servers may share the port.
@@ -42,19 +42,19 @@ class HttpFrontend(HttpListener):
             limits: Bounds on requests.
             extensions: What is shared with other frontends.
             access: What is restricted, and which headers are forwarded.
-            tls: Certificates; without them there is no TLS.
-            further: Answers a request for a path that is none of KServe's; False if that is none of its own either.
+            tls: Certificates; None for plain HTTP.
+            fallback: Handles requests for paths that are not KServe's. It returns False for paths it does not know.
         """
-        limits = limits or Limits()
+        limits = limits or RequestLimits()
         endpoints = Endpoints(
             engine,
             extensions or Extensions(),
             access or Access(),
             max_json=max_json,
             max_body=limits.body_bytes,
-            further=further,
+            fallback=fallback,
         )
-        super().__init__(
+        self._listener = HttpListener(
             endpoints.handle,
             engine.cancel,
             address=address,
@@ -63,5 +63,17 @@ class HttpFrontend(HttpListener):
             reuse_port=reuse_port,
             limits=limits,
             tls=tls,
-            landing=endpoints.landing,
+            reserve_input=endpoints.reserve_input,
         )
+
+    async def start(self) -> int:
+        """Listen; return the port.
+
+        Raises:
+            OptionError: If the address and port are not available.
+        """
+        return await self._listener.start()
+
+    async def stop(self, grace: float) -> None:
+        """Stop listening, wait up to *grace* seconds for responses that are due, and close all connections."""
+        await self._listener.stop(grace)

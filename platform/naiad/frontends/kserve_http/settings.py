@@ -8,7 +8,7 @@ from typing import Any
 from naiad.engine.door import EngineDoor
 from naiad.errors import MalformedRequestError
 from naiad.frontends import log_settings
-from naiad.frontends.http1.messages import Request, json_response
+from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.members import boolean, text, unsigned
 from naiad.frontends.log_settings import Log
@@ -17,7 +17,7 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import Buffer
 
 
-def answer_logging(request: Request, log: Log) -> Sequence[Buffer]:
+def answer_logging(request: HttpRequest, log: Log) -> Sequence[Buffer]:
     """Change the log's settings where the request is a POST; answer with them all.
 
     Raises:
@@ -36,7 +36,7 @@ def answer_logging(request: Request, log: Log) -> Sequence[Buffer]:
 _READERS: dict[type, Callable[[object, str], str | bool | int]] = {bool: boolean, int: unsigned, str: text}
 
 
-def answer_trace(request: Request, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
+def answer_trace(request: HttpRequest, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
     """Change settings of traces, for all models or one, where the request is a POST; answer with those that hold then.
 
     Raises:

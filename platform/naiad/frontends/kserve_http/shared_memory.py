@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naiad.errors import InvalidRequestError
-from naiad.frontends.http1.messages import Exchange, json_response, response
+from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.members import text, unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
@@ -13,7 +13,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.protocol.inference import Buffer
 
 
-def answer_shared_memory(exchange: Exchange, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
+def answer_shared_memory(exchange: HttpExchange, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
     """Register, tell or unregister regions, as the path says.
 
     Raises:

@@ -22,9 +22,9 @@ from naiad.config.server.access import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.access import is_same
-from naiad.frontends.http1.heads import propagated
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response, response
-from naiad.frontends.http1.sse import SentCount
+from naiad.frontends.http1.heads import trace_headers
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response, response
+from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight_response
 from naiad.frontends.openai.embeddings import EmbeddingSink, infer_request, read_embedding_request
@@ -99,25 +99,25 @@ class OpenAiApi:
         }
         self._created = int(time.time())
         self._tasks: set[asyncio.Task[None]] = set()
-        self._posts: dict[str, Callable[[Exchange], None]] = {
+        self._posts: dict[str, Callable[[HttpExchange], None]] = {
             "/v1/chat/completions": lambda exchange: self._generate(exchange, read_chat),
             "/v1/completions": lambda exchange: self._generate(exchange, read_completion),
             "/v1/embeddings": self._embed,
         }
 
-    def try_handle(self, exchange: Exchange) -> bool:
+    def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request on a port shared with other APIs; return False if its path is not below `/v1`."""
         if not exchange.request.path.startswith(PREFIX):
             return False
         self._handle(exchange)
         return True
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         """Handle a request on this API's own port; the response may follow later."""
         log_request(logger, exchange.request)
         self._handle(exchange)
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: HttpExchange) -> None:
         path = exchange.request.path.decode("latin-1").rstrip("/")
         lines = allowed_lines(exchange.request, self._settings.origins)
         if lines:
@@ -137,7 +137,7 @@ class OpenAiApi:
             logger.exception("cannot handle %r", exchange.request.path)
             exchange.respond(_INTERNAL.response())
 
-    def _route(self, exchange: Exchange, path: str) -> None:
+    def _route(self, exchange: HttpExchange, path: str) -> None:
         method = exchange.request.method
         found = _MODEL.fullmatch(path)
         if path in self._posts:
@@ -165,19 +165,19 @@ class OpenAiApi:
         known = next((one for one in (*self._posts, _MODELS) if path.endswith(one.removeprefix(_BASE))), None)
         return f"; did you mean {known}? A client's base_url must end in {_BASE}, once" if known else ""
 
-    async def _health(self, exchange: Exchange) -> None:
+    async def _health(self, exchange: HttpExchange) -> None:
         try:
             is_ready = await self._engine.check_server_ready()
         except NaiadError:
             is_ready = False  # the server is shutting down
         exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
 
-    def _check_restriction(self, exchange: Exchange, api: Api) -> None:
+    def _check_restriction(self, exchange: HttpExchange, api: Api) -> None:
         guard = self._guards.get(api)
         if guard is not None and not is_same(exchange.request.headers.get(guard[0]), guard[1]):
             raise ApiError(f"This API is restricted, expecting header '{guard[0].decode()}'", status=FORBIDDEN)
 
-    def _check_key(self, exchange: Exchange) -> None:
+    def _check_key(self, exchange: HttpExchange) -> None:
         if not self._keys:
             return
         given = exchange.request.headers.get(b"authorization", b"")
@@ -194,11 +194,11 @@ class OpenAiApi:
 
     # -- models -------------------------------------------------------------------------------------------------
 
-    async def _list(self, exchange: Exchange) -> None:
+    async def _list(self, exchange: HttpExchange) -> None:
         names = [name for model in self._models() for name in (model, *await self._adapter_models(model))]
         exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
 
-    async def _show(self, exchange: Exchange, name: str) -> None:
+    async def _show(self, exchange: HttpExchange, name: str) -> None:
         is_known = self._can_serve(name)
         for model, _ in self._split_adapter(name):
             is_known = is_known or (self._can_serve(model) and name in await self._adapter_models(model))
@@ -236,7 +236,7 @@ class OpenAiApi:
     def _model_document(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
 
-    async def _load_or_unload(self, exchange: Exchange, name: str, action: str) -> None:
+    async def _load_or_unload(self, exchange: HttpExchange, name: str, action: str) -> None:
         try:
             if action == "load":
                 await self._engine.load(name, {})
@@ -247,7 +247,7 @@ class OpenAiApi:
         except NaiadError as problem:
             exchange.respond(to_api_error(problem, name).response())
 
-    def _run_later(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    def _run_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, None]) -> None:
         async def run() -> None:
             try:
                 await work
@@ -261,7 +261,9 @@ class OpenAiApi:
 
     # -- text and vectors ---------------------------------------------------------------------------------------
 
-    def _generate(self, exchange: Exchange, read_request: Callable[[dict[str, Any], int | None], TextRequest]) -> None:
+    def _generate(
+        self, exchange: HttpExchange, read_request: Callable[[dict[str, Any], int | None], TextRequest]
+    ) -> None:
         settings = self._settings
         request = read_request(parse_body(exchange.request.body, settings.max_json), settings.default_tokens)
         metadata, lora = self._find_model(request.model)
@@ -279,11 +281,11 @@ class OpenAiApi:
                 response.fail(_INTERNAL)
                 return
             response.on_submitted(ticket)
-            sent.submitted(ticket)
+            sent.set_ticket(ticket)
             if response.is_over:  # an earlier prompt has failed already
                 return
 
-    def _embed(self, exchange: Exchange) -> None:
+    def _embed(self, exchange: HttpExchange) -> None:
         given = read_embedding_request(parse_body(exchange.request.body, self._settings.max_json))
         metadata, _ = self._find_model(given["model"])
         inference = infer_request(given, metadata)
@@ -294,11 +296,11 @@ class OpenAiApi:
         except NaiadError as problem:
             raise to_api_error(problem, given["model"]) from problem
         exchange.on_disconnect(ticket)
-        sent.submitted(ticket)
+        sent.set_ticket(ticket)
 
-    def _submit(self, exchange: Exchange, inference: InferRequest, sink: Sink) -> int:
+    def _submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
         if self._tracer.is_on:
-            return self._tracer.submit(self._engine, inference, sink, "HTTP", propagated(exchange.request.headers))
+            return self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(exchange.request.headers))
         return self._engine.submit(inference, sink)
 
     def _find_model(self, name: str) -> tuple[ModelMetadata, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from naiad.frontends.http1.messages import Exchange, Request, response
+from naiad.frontends.http1.messages import HttpExchange, HttpRequest, response
 from naiad.protocol.inference import Buffer
 
 ANY = "*"
@@ -16,7 +16,7 @@ _MAX_AGE_SECONDS = 600
 """How long a browser may cache the response to a preflight request."""
 
 
-def allowed_lines(request: Request, origins: Sequence[str]) -> bytes:
+def allowed_lines(request: HttpRequest, origins: Sequence[str]) -> bytes:
     """The header lines that let the requesting page read the response; empty if its origin is not allowed."""
     origin = request.headers.get(b"origin", b"")
     if not origin or not (ANY in origins or origin.decode("latin-1") in origins):
@@ -24,12 +24,12 @@ def allowed_lines(request: Request, origins: Sequence[str]) -> bytes:
     return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
 
 
-def is_preflight(request: Request) -> bool:
+def is_preflight(request: HttpRequest) -> bool:
     """Whether a browser asks for permission before the actual request."""
     return request.method == "OPTIONS" and b"access-control-request-method" in request.headers
 
 
-def preflight_response(request: Request) -> list[Buffer]:
+def preflight_response(request: HttpRequest) -> list[Buffer]:
     """The response to a preflight request; `CorsExchange` adds the allowed origin."""
     names = request.headers.get(b"access-control-request-headers", b"authorization, content-type")
     lines = (
@@ -38,16 +38,16 @@ def preflight_response(request: Request) -> list[Buffer]:
     return response(_NO_CONTENT, [], b"", lines % (names, _MAX_AGE_SECONDS))
 
 
-class CorsExchange(Exchange):
+class CorsExchange(HttpExchange):
     """An exchange that adds header lines to the response."""
 
-    def __init__(self, exchange: Exchange, lines: bytes) -> None:
+    def __init__(self, exchange: HttpExchange, lines: bytes) -> None:
         """Respond on *exchange*; *lines* are added to the response's head, each ending in CR LF."""
         self._exchange = exchange
         self._lines = lines
 
     @property
-    def request(self) -> Request:
+    def request(self) -> HttpRequest:
         """The request to respond to."""
         return self._exchange.request
 

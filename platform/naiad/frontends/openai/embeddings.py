@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, to_api_error
 from naiad.frontends.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
 from naiad.frontends.openai.vllm_tensors import EMBEDDING_REQUEST, build_infer_request, can_embed, strings, sum_of
@@ -83,8 +83,8 @@ class EmbeddingSink:
 
     __slots__ = ("_exchange", "_is_base64", "_model", "_on_sent")
 
-    def __init__(self, exchange: Exchange, given: Mapping[str, Any], on_sent: Callable[[], None]) -> None:
-        self._exchange: Exchange | None = exchange
+    def __init__(self, exchange: HttpExchange, given: Mapping[str, Any], on_sent: Callable[[], None]) -> None:
+        self._exchange: HttpExchange | None = exchange
         self._model = str(given["model"])
         self._is_base64 = given.get("encoding_format") == "base64"
         self._on_sent = on_sent

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from naiad.frontends.http1.messages import INTERNAL_ERROR, Exchange, json_response
-from naiad.frontends.http1.sse import EventWriter, SentCount, event
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response
+from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
 from naiad.frontends.openai import logprobs
 from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, to_api_error
 from naiad.frontends.openai.logprobs import SampledTokenFinder
@@ -92,7 +92,7 @@ class TextResponse:
         is_over: Whether the response is complete or has failed.
     """
 
-    def __init__(self, exchange: Exchange, request: TextRequest, cancel: Callable[[int], None]) -> None:
+    def __init__(self, exchange: HttpExchange, request: TextRequest, cancel: Callable[[int], None]) -> None:
         """Respond on *exchange*; *cancel* cancels an inference request by its ticket."""
         self.request = request
         self.is_over = False
@@ -227,7 +227,7 @@ class ResponseWriter(Protocol):
 class DocumentWriter:
     """Collects all output and writes one JSON document."""
 
-    def __init__(self, exchange: Exchange, request: TextRequest) -> None:
+    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
         self._exchange = exchange
         self._documents = DocumentBuilder(request)
 
@@ -259,7 +259,7 @@ class DocumentWriter:
 class EventStreamWriter:
     """Writes each delta as an event, as fast as the client reads."""
 
-    def __init__(self, exchange: Exchange, request: TextRequest) -> None:
+    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
         self._exchange = exchange
         self._request = request
         self._documents = DocumentBuilder(request)

@@ -1,0 +1,263 @@
+"""Responses of one HTTP/1.1 connection, in the order of its requests.
+
+A client may send further requests before the first is answered (pipelining, RFC 9112, 9.3.2). The queue hands them to
+the endpoints one at a time: the next one when the response before it is complete. A response is written whole
+(`respond`), or in parts (`write`, then `respond`).
+
+Back-pressure works in both directions. While the client does not read its responses, no further request is handled and
+streams pause. While too many requests are queued, the socket is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
+from naiad.protocol.inference import Buffer
+
+logger = logging.getLogger("naiad.http")
+
+_MAX_JOINED = 1 << 16
+"""Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers."""
+_MAX_REUSED = 64 << 20
+"""The largest body buffer that a connection keeps for its next request."""
+_MAX_PIPELINED = 16
+"""Requests a client may send ahead before the socket is not read any more."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+ErrorResponse: TypeAlias = Callable[[int, str, bytes], Sequence[Buffer]]
+"""Makes the response for an error of status, message and further header lines."""
+
+
+def json_error(status: int, message: str, extra: bytes) -> Sequence[Buffer]:
+    """An error as KServe has it: `{"error": message}`."""
+    return error_text(status, message, extra=extra)
+
+
+class ResponseQueue(HttpExchange):
+    """The requests of a connection that are not answered yet, and the `HttpExchange` of the first of them.
+
+    One object serves all exchanges of its connection, since only one is open at a time: a request costs no further
+    allocation.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[HttpExchange], None],
+        cancel: Callable[[int], None],
+        *,
+        on_closing: Callable[[], None],
+        on_body_released: Callable[[bytearray], None],
+        error_response: ErrorResponse = json_error,
+    ) -> None:
+        """An empty queue.
+
+        Args:
+            handle: Called with each exchange in turn; responds now or later.
+            cancel: Called with the ticket of a request whose client disconnected.
+            on_closing: Called when no further request of the connection will be handled.
+            on_body_released: Called with the buffer of a long body whose request is answered.
+            error_response: Makes the response to a malformed request, and to one that *handle* failed on.
+        """
+        self._handle = handle
+        self._cancel = cancel
+        self._transport: asyncio.Transport | None = None  # while the connection is open
+        self._on_closing = on_closing
+        self._on_body_released = on_body_released
+        self._error_response = error_response
+        self._current: HttpRequest | None = None
+        self._is_response_begun = False  # the first part of it is written
+        self._ticket = -1
+        self._further_tickets: list[int] = []
+        self._resume: Callable[[], None] | None = None
+        self._pipelined: deque[HttpRequest] = deque()
+        self._is_reading_paused = False
+        self._is_handling_pipelined = False
+        self._is_blocked = False
+        self._is_closing = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its response."""
+        return self._current is None and not self._pipelined
+
+    # -- the exchange of the current request -------------------------------------------------------------------------
+
+    @property
+    def request(self) -> HttpRequest:
+        """The current request."""
+        assert self._current is not None
+        return self._current
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client does not read what was written."""
+        return self._is_blocked
+
+    def on_disconnect(self, ticket: int) -> None:
+        """Cancel *ticket* if the client disconnects before the response is complete."""
+        if self._current is None:
+            return
+        if self._ticket < 0:
+            self._ticket = ticket
+        else:
+            self._further_tickets.append(ticket)
+
+    def on_resume(self, resume: Callable[[], None]) -> None:
+        """Call *resume* when the client reads again, or has disconnected."""
+        self._resume = resume
+
+    def write(self, part: Buffer) -> None:
+        """Write a part of the current response; drop it if the client has disconnected."""
+        if self._transport is None:
+            return
+        if not self._is_response_begun and self._current is not None:
+            self._is_response_begun = True
+            part = _with_connection_header(self._current, part)
+        self._transport.write(part)
+
+    def respond(self, parts: Sequence[Buffer]) -> None:
+        """Write the current response, or the rest of it, and continue with the next request."""
+        current, self._current = self._current, None
+        is_begun, self._is_response_begun = self._is_response_begun, False
+        self._ticket = -1
+        self._resume = None
+        if self._further_tickets:
+            self._further_tickets.clear()
+        transport = self._transport
+        if transport is None or current is None:
+            return
+        if not is_begun and not (current.keep_alive and current.can_chunk):
+            parts = [_with_connection_header(current, parts[0]), *parts[1:]]
+        if current.method == "HEAD":
+            parts = parts[:1]  # with the Content-Length that a GET would have (RFC 9110, 9.3.2)
+        if len(parts) > 1 and sum(map(len, parts)) <= _MAX_JOINED:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+        body = current.body
+        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(body.obj) <= _MAX_REUSED:
+            self._on_body_released(body.obj)
+        if not current.keep_alive or (self._is_closing and not self._pipelined):
+            self._begin_closing()
+            transport.close()
+        elif self._pipelined:
+            self._handle_pipelined()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def submit(self, head: Head, body: Buffer) -> None:
+        """Handle a request, now or after the ones before it."""
+        if self._is_closing:
+            return
+        request = HttpRequest(head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk)
+        if self._current is None and not self._pipelined and not self._is_blocked:
+            self._begin(request)
+            return
+        self._pipelined.append(request)
+        if len(self._pipelined) >= _MAX_PIPELINED and not self._is_reading_paused and self._transport is not None:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def reject(self, status: int, message: str) -> None:
+        """End a connection on which no next request can be found.
+
+        The error is written if the client waits for no other response. Else the connection closes after the last
+        response that is due.
+        """
+        transport = self._transport
+        if self._is_closing or transport is None:
+            return
+        self._begin_closing()
+        if self.is_idle:
+            transport.writelines(self._error_response(status, message, b"Connection: close\r\n"))
+            transport.close()
+
+    def write_continue(self) -> None:
+        """Tell the client to send the body that it holds back (`Expect: 100-continue`)."""
+        if self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _begin(self, request: HttpRequest) -> None:
+        self._current = request
+        if self._is_reading_paused and len(self._pipelined) < _MAX_PIPELINED and self._transport is not None:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+        try:
+            self._handle(self)
+        except Exception:
+            logger.exception("cannot answer %s %r", request.method, request.path)
+            self.respond(self._error_response(500, INTERNAL_ERROR, b""))
+
+    def _handle_pipelined(self) -> None:
+        """Handle queued requests until one is not answered at once.
+
+        `respond` calls this again for each of them; that call returns and leaves the work to this loop. A received
+        packet may contain a thousand small requests, which would else nest as deep as that.
+        """
+        if self._is_handling_pipelined:
+            return
+        self._is_handling_pipelined = True
+        while self._pipelined and self._current is None and not self._is_blocked and self._transport is not None:
+            self._begin(self._pipelined.popleft())
+        self._is_handling_pipelined = False
+
+    # -- the transport ------------------------------------------------------------------------------------------------
+
+    def on_connection_made(self, transport: asyncio.Transport) -> None:
+        """Write to *transport* from now on."""
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        """Handle no further request: the client does not read its responses."""
+        self._is_blocked = True
+
+    def resume_writing(self) -> None:
+        """Continue: the client has read."""
+        self._is_blocked = False
+        if self._resume is not None:
+            self._resume()
+        self._handle_pipelined()
+
+    def on_connection_lost(self) -> None:
+        """Cancel the current request and drop the queued ones."""
+        self._transport = None
+        self._pipelined.clear()
+        self._is_blocked = False
+        if self._current is not None and self._ticket >= 0:
+            for ticket in (self._ticket, *self._further_tickets):
+                self._cancel(ticket)
+        if self._resume is not None:
+            self._resume()  # the parts that wait are written to nowhere, which ends their stream
+
+    def close_when_idle(self) -> None:
+        """Close now if no response is due, else after the current one."""
+        self._begin_closing()
+        self._pipelined.clear()
+        if self._current is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _begin_closing(self) -> None:
+        self._is_closing = True
+        self._on_closing()
+
+
+def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:
+    """The head of a response, with a Connection header where the client needs one.
+
+    HTTP/1.1 keeps connections by default. Clients of HTTP/1.0, such as ab, expect `keep-alive` (RFC 9112, 9.3).
+    """
+    if request.keep_alive and request.can_chunk:
+        return head
+    return with_connection(head, keep_alive=request.keep_alive)

@@ -1,0 +1,148 @@
+"""Server-sent events over an `HttpExchange`, written as fast as the client reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from naiad.frontends.http1.messages import HttpExchange, stream_head
+
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+_LAST_CHUNK = b"0\r\n\r\n"
+_WRITE_SIZE = 1 << 16
+"""Bytes of queued events that are written at once instead of at the end of the loop's turn."""
+
+
+def event(data: bytes) -> bytes:
+    """One event. *data* is a single line, as JSON from orjson is."""
+    return b"data: %b\n\n" % data
+
+
+def chunk(data: bytes) -> bytes:
+    """*data*, which must not be empty, in the chunked transfer coding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class SentCount:
+    """Counts the responses of a request that were written, and confirms them to the engine.
+
+    Responses may be written before the ticket of their request is known: `submit` of the engine may call the sink
+    before it returns. These are confirmed by `set_ticket`.
+    """
+
+    __slots__ = ("_confirm_sent", "_count", "_ticket")
+
+    def __init__(self, confirm_sent: Callable[[int, int], None]) -> None:
+        self._confirm_sent = confirm_sent
+        self._ticket = -1
+        self._count = 0
+
+    def add(self, count: int = 1) -> None:
+        """Confirm *count* more responses."""
+        if self._ticket < 0:
+            self._count += count
+        else:
+            self._confirm_sent(self._ticket, count)
+
+    def set_ticket(self, ticket: int) -> None:
+        """Confirm under *ticket* what was written so far, and all that follows."""
+        self._ticket = ticket
+        if self._count:
+            self._confirm_sent(ticket, self._count)
+            self._count = 0
+
+
+class EventWriter:
+    """Writes events to one exchange.
+
+    The first event is written at once, those that follow at the end of the loop's turn. A fast model brings many in one
+    turn, and for small events the system call costs more than everything else.
+
+    Events are queued while the client does not read. Only events handed to the transport are confirmed as sent; the
+    engine pauses the model on that account, which bounds the queue. The queue holds bytes rather than tensors, since
+    tensors would keep the guest's memory.
+    """
+
+    __slots__ = ("_events", "_exchange", "_head", "_is_chunked", "_is_ended", "_is_scheduled", "_is_writing", "_size")
+
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._exchange: HttpExchange | None = exchange  # None after the end
+        self._events: deque[tuple[bytes, SentCount]] = deque()
+        self._size = 0  # bytes of the events added since the last write
+        self._head = b""  # of the response, until it is written
+        self._is_chunked: bool | None = None  # None until the head is made
+        self._is_ended = False
+        self._is_writing = False
+        self._is_scheduled = False  # a write at the end of the loop's turn
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the status is decided, so that errors can be reported in events only."""
+        return self._is_chunked is not None
+
+    def begin(self, status: int, extra: bytes = b"") -> None:
+        """Make the head of the response. It is written with the first events."""
+        exchange = self._exchange
+        assert exchange is not None
+        request = exchange.request
+        self._is_chunked = request.can_chunk
+        if not self._is_chunked:
+            request.keep_alive = False  # without chunks, the end of the connection marks the end of the stream
+        exchange.on_resume(self._write_now)
+        self._head = stream_head(status, EVENT_STREAM, extra, is_chunked=self._is_chunked)
+
+    def add(self, data: bytes, sent: SentCount) -> None:
+        """Queue the events of one response of the model, to be counted by *sent*. `write` writes them."""
+        self._events.append((data, sent))
+        self._size += len(data)
+
+    def end(self) -> None:
+        """End the stream after the queued events."""
+        self._is_ended = True
+
+    def write(self) -> None:
+        """Write the queued events as far as the client reads, at the latest at the end of this turn of the loop."""
+        if self._head or self._is_ended or self._size >= _WRITE_SIZE:
+            self._write_now()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        self._is_scheduled = False
+        exchange = self._exchange
+        if exchange is None or self._is_writing:
+            return
+        self._is_writing = True  # confirming an event may bring the next one, and call this method again
+        rest = b""
+        while self._events and not exchange.is_blocked:
+            data, counts = self._next_part()
+            if self._is_ended and not self._events:
+                rest = data  # is written together with the last chunk
+            elif data:
+                exchange.write(data)
+            for sent, count in counts.items():
+                sent.add(count)
+        self._size = 0
+        self._is_writing = False
+        if self._is_ended and not self._events:
+            self._exchange = None
+            rest = rest or self._next_part()[0]
+            exchange.respond([rest + _LAST_CHUNK] if self._is_chunked else [rest])
+        elif self._head:
+            exchange.write(self._next_part()[0])
+
+    def _next_part(self) -> tuple[bytes, dict[SentCount, int]]:
+        """The bytes to write next, and how many responses they contain; only the head where no events are queued."""
+        parts = [self._head]
+        self._head = b""
+        counts: dict[SentCount, int] = {}
+        size = 0
+        while self._events and size < _WRITE_SIZE:
+            data, sent = self._events.popleft()
+            # One chunk for each response: some clients parse each chunk as one event.
+            parts.append(chunk(data) if data and self._is_chunked else data)
+            size += len(data)
+            counts[sent] = counts.get(sent, 0) + 1
+        return b"".join(parts), counts
