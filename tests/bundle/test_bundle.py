@@ -308,8 +308,8 @@ def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(m
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "say where to: --output=FILE.tar.zst, or --oci=FOLDER, or both"),
-        (("--output=there.tar.gz",), "there.tar.gz is there already; name another, or give --force"),
+        ((), "no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both"),
+        (("--output=there.tar.gz",), "there.tar.gz: it exists; choose another name, or add --force"),
         (("--output=x.tar.gz", "--platform=plan9-vax"), "--platform=plan9-vax: a bundle holds"),
         (("--output=x.tar.gz", "--with=no-such-package"), "package 'no-such-package' is not installed"),
         (("--oci=x", "--base=nowhere"), "--base=nowhere is no OCI image layout"),

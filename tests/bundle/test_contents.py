@@ -9,14 +9,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from naiad.bundle.contents import collect_contents
+from naiad.bundle.archive import unpack_bundle, write_bundle
 from naiad.bundle.environments import BundledEnvironments
-from naiad.bundle.host import needed_packages
-from naiad.bundle.make import Wishes, make
-from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, damage, digests_of, read_manifest
-from naiad.bundle.program import run_script
-from naiad.bundle.rewriting import rewrite_backend, rewrite_config
-from naiad.bundle.unpacking import unpacked, write_bundle
+from naiad.bundle.host import needed_packages, run_script
+from naiad.bundle.make import BundleRequest, make_bundle
+from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
+from naiad.bundle.models import collect_models, rewrite_backend, rewrite_config
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
@@ -74,7 +72,7 @@ def collect(tmp_path: Path, *flags: str, python=(3, 11, 7)):
     environments = BundledEnvironments(
         tmp_path / "scratch", LogReporter(), signed=options.environments.trusted_keys is not None
     )
-    return collect_contents(options, environments, python), environments
+    return collect_models(options, environments, python), environments
 
 
 def test_an_environment_travels_once_whatever_names_it(tmp_path):
@@ -156,8 +154,8 @@ def test_several_repositories_keep_apart_and_empty_versions_and_links_travel(tmp
     ("value", "message"),
     [
         ("/nowhere/env.tar.gz", "'/nowhere/env.tar.gz' does not exist"),
-        ("foreign.tar.gz", "is for plan9-vax, the server of this bundle is for"),
-        ("good.tar.gz@sha256:" + "0" * 64, "pinned is 0000000"),
+        ("foreign.tar.gz", "it is for plan9-vax, and the server of this bundle is for"),
+        ("good.tar.gz@sha256:" + "0" * 64, "the configuration requires 0000000"),
         ("empty", "no interpreter"),
     ],
 )
@@ -180,8 +178,8 @@ def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp
     with pytest.raises(BundleError) as refused:
         collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
 
-    assert "model 'm' asks for Python" in refused.value.message
-    assert "the bundle has Python 3.11.7 alone" in refused.value.message
+    assert "cannot bundle model 'm': it requires Python" in refused.value.message
+    assert "the bundle's own Python is 3.11.7" in refused.value.message
 
 
 def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):
@@ -194,7 +192,7 @@ def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_p
     write_model(tmp_path / "models" / "m", parameter("EXECUTION_ENV_PATH", str(archive)))
     flags = (f"--model-repository={tmp_path / 'models'}", f"--env-trust={keys}")
 
-    with pytest.raises(BundleError, match="the server wants signatures"):
+    with pytest.raises(BundleError, match="--env-trust requires signatures"):
         collect(tmp_path, *flags)
     (tmp_path / "env.tar.gz.sig").write_text("s")
     _, environments = collect(tmp_path, *flags)
@@ -207,11 +205,11 @@ def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_p
     [
         (
             (),
-            Wishes(name="b", platform="plan9-vax"),
-            "--platform=plan9-vax: a bundle holds a copy of this server's own",
+            BundleRequest(name="b", platform="plan9-vax"),
+            "--platform=plan9-vax: it has a copy of this server's",
         ),
-        (("--model-namespacing=true",), Wishes(name="b"), "--model-namespacing=true names models by"),
-        ((), Wishes(name="b"), "there are no models in "),
+        (("--model-namespacing=true",), BundleRequest(name="b"), "cannot bundle with --model-namespacing=true"),
+        ((), BundleRequest(name="b"), "cannot find models to bundle in "),
     ],
 )
 def test_what_a_bundle_cannot_be_is_refused_before_anything_is_copied(tmp_path, flags, wishes, message):
@@ -220,7 +218,7 @@ def test_what_a_bundle_cannot_be_is_refused_before_anything_is_copied(tmp_path, 
     (tmp_path / "scratch").mkdir()
 
     with pytest.raises(BundleError) as refused:
-        make(options, found, wishes, tmp_path / "scratch", LogReporter())
+        make_bundle(options, found, wishes, tmp_path / "scratch", LogReporter())
 
     assert message in refused.value.message
 
@@ -230,7 +228,7 @@ def test_the_closure_of_packages_is_what_is_installed_and_says_what_is_not():
 
     assert {"naiad", "numpy", "fsspec", "hpack", "mdurl"} <= set(names)
     assert not {"pytest", "grpcio"} & set(names)
-    with pytest.raises(BundleError, match="package 'no-such-thing' is not installed with this server"):
+    with pytest.raises(BundleError, match="cannot copy package 'no-such-thing': it is not installed with this server"):
         needed_packages(["no-such-thing"])
 
 
@@ -255,25 +253,25 @@ def bundle_folder(tmp_path: Path, *, platform: str) -> Path:
     return folder
 
 
-def test_a_manifest_is_read_as_it_was_written_and_tells_damage(tmp_path):
+def test_a_manifest_is_read_as_it_wformat_flag_and_tells_damage(tmp_path):
     folder = bundle_folder(tmp_path, platform="linux-x86_64")
     said = read_manifest(folder)
 
     assert said.flags_in(folder) == [f"--log-file={folder}/x"]
-    assert damage(folder, said) == []
+    assert find_damage(folder, said) == []
     (folder / "link").unlink()
     (folder / "run").write_text("exit 0")
-    assert damage(folder, said) == ["run: changed", "link: No such file or directory"]
+    assert find_damage(folder, said) == ["run: changed", "link: No such file or directory"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is no bundle of naiad"),
-        ("{", "is broken"),
-        ('{"format": 99}', "is of another format than this naiad reads"),
-        ('{"format": 1}', "is broken"),
-        ("[]", "is broken"),
+        (None, "cannot read the bundle in"),
+        ("{", "it is malformed"),
+        ('{"format": 99}', "its format is not 1"),
+        ('{"format": 1}', "it is malformed"),
+        ("[]", "it is malformed"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path, content, message):
@@ -290,7 +288,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, content, message):
     ("platform", "spoil", "message"),
     [
         ("plan9-vax", False, "is for plan9-vax, this machine is"),
-        ("here", True, "is damaged: run: changed"),
+        ("here", True, "it is damaged (run: changed)"),
     ],
 )
 def test_an_archive_of_a_bundle_that_would_not_run_is_refused_and_leaves_nothing(tmp_path, platform, spoil, message):
@@ -304,7 +302,7 @@ def test_an_archive_of_a_bundle_that_would_not_run_is_refused_and_leaves_nothing
         tar.add(folder, "b")
 
     with pytest.raises(Exception, match=r".*") as refused:
-        unpacked(archive, tmp_path / "store", LogReporter())
+        unpack_bundle(archive, tmp_path / "store", LogReporter())
 
     assert message in refused.value.message
     assert [path for path in (tmp_path / "store" / "bundles").iterdir() if path.is_dir()] == []
@@ -313,12 +311,12 @@ def test_an_archive_of_a_bundle_that_would_not_run_is_refused_and_leaves_nothing
 def test_an_archive_that_is_no_bundle_is_refused(tmp_path):
     archive = write_archive(tmp_path / "x.tar.gz", "x")
 
-    with pytest.raises(BundleError, match=r"is no bundle of naiad: it holds no naiad-bundle\.json"):
-        unpacked(archive, tmp_path / "store", LogReporter())
-    with pytest.raises(BundleError, match="there is no bundle"):
-        unpacked(tmp_path / "nothing.tar.gz", tmp_path / "store", LogReporter())
+    with pytest.raises(BundleError, match=r"as a bundle: it has no naiad-bundle\.json"):
+        unpack_bundle(archive, tmp_path / "store", LogReporter())
+    with pytest.raises(BundleError, match="the file does not exist"):
+        unpack_bundle(tmp_path / "nothing.tar.gz", tmp_path / "store", LogReporter())
 
 
 def test_an_archive_needs_a_name_that_says_its_format(tmp_path):
-    with pytest.raises(BundleError, match=r"end it in \.tar\.zst or \.tar\.gz"):
+    with pytest.raises(BundleError, match=r"end it with \.tar\.zst or \.tar\.gz"):
         write_bundle(None, tmp_path / "bundle.zip", LogReporter())

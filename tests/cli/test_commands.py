@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from naiad import json_cache
-from naiad.cli.usage import usage
+from naiad.cli.command_line import usage
 from naiad.config.server.options import SERVER_FLAGS
 
 BIN = Path(sys.executable).parent
@@ -108,7 +108,7 @@ def test_a_mistake_in_another_command_shows_what_that_command_takes(command, own
 def test_a_model_is_explained_in_a_repository_that_has_to_be_named():
     result = run("naiad", "explain", "m")
     assert result.returncode == 1
-    assert result.stderr == "naiad explain MODEL: say where the model is: --model-repository=DIRECTORY\n"
+    assert result.stderr == "naiad explain MODEL: no repository is named; add --model-repository=DIRECTORY\n"
 
 
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])
@@ -175,10 +175,10 @@ def test_explain_takes_the_flags_before_the_model_as_well(repository):
     ("arguments", "text"),
     [
         (["broken"], "unable to find backend library for backend 'nosuch', try specifying runtime on the model"),
-        (["ow"], "there is no model 'ow' in {repository}/models; did you mean 'own'?"),
-        (["own", "--version=7"], "model 'own' has no version 7; it has 1"),
-        ([], "naiad explain MODEL: name one model. Got none"),
-        (["a", "own"], "naiad explain MODEL: name one model. Got a, own"),
+        (["ow"], "cannot find model 'ow' in {repository}/models; did you mean 'own'?"),
+        (["own", "--version=7"], "cannot explain model 'own': it has no version 7; its versions are 1"),
+        ([], "naiad explain MODEL: expected one model, got none"),
+        (["a", "own"], "naiad explain MODEL: expected one model, got a, own"),
     ],
 )
 def test_explain_says_what_keeps_a_model_from_running(repository, arguments, text):

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from environments.makers import member, write_tar
 from naiad import json_cache
-from naiad.cli.commands import _naiad, run
+from naiad.cli.commands import naiad_group, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 from naiad.environments.store.leases import Uses
 from naiad.errors import NaiadError, OptionError
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def env(*arguments: object) -> Result:
-    return CliRunner().invoke(_naiad, ["env", *map(str, arguments)], standalone_mode=False)
+    return CliRunner().invoke(naiad_group, ["env", *map(str, arguments)], standalone_mode=False)
 
 
 def left(store: Path) -> str:

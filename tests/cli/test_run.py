@@ -111,14 +111,14 @@ def test_a_model_that_cannot_be_loaded_is_exit_code_1(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--input=NO=1"], "model 'double' has no input 'NO'; it has: IN"),
-        (["--input=nothing.json"], "--input=nothing.json: cannot be read: No such file or directory. Give a file of"),
-        (["--input=IN=@nothing.npy"], "'nothing.npy' cannot be read as an array of numpy"),
+        (["--input=NO=1"], "model 'double' has no input 'NO'; its inputs are: IN"),
+        (["--input=nothing.json"], "cannot read --input=nothing.json: No such file or directory; give a JSON file"),
+        (["--input=IN=@nothing.npy"], "cannot read 'nothing.npy' as a numpy array"),
         (["--input=IN=text"], "input 'IN' takes FP32, not 'text'"),
         (["--input=IN=[1,2"], "input 'IN' takes FP32, not '[1,2'"),
         (["--input=IN=1", "--version=7"], "version 7"),
-        (["--input=IN=1", "--debug=gdb"], "--debug=gdb: there are pdb, debugpy and debugpy:PORT"),
-        (["another"], "name one model's directory. Got"),
+        (["--input=IN=1", "--debug=gdb"], "--debug=gdb: unknown debugger; use pdb, debugpy or debugpy:PORT"),
+        (["another"], "expected one model directory, got"),
     ],
 )
 def test_what_is_wrong_with_the_command_line_is_said(double, arguments, text):
@@ -139,7 +139,11 @@ def test_a_model_without_inputs_and_outputs_is_warned_of(double):
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):
-    assert naiad_run(tmp_path / "none") == (1, "", f"there is no model in '{tmp_path}/none': it is not a directory\n")
+    assert naiad_run(tmp_path / "none") == (
+        1,
+        "",
+        f"cannot run a model from '{tmp_path}/none': it is not a directory\n",
+    )
 
 
 def test_all_responses_of_a_decoupled_model_are_printed(tmp_path):

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from naiad.cli.run_values import input_tensor
+from naiad.cli.run_input import input_tensor
 from naiad.errors import InvalidRequestError
 from naiad.protocol.metadata import TensorMetadata
 

@@ -187,18 +187,33 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nomad",), "say what for, one of systemd, kubernetes, kserve"),
-        ((), "say what for, one of systemd, kubernetes, kserve"),
-        (("kubernetes", "--model-repository=/m"), "--image: name the image to start"),
-        (("systemd", "--model-repository=/m", "--name=Naiad 1"), "--name=Naiad 1: use small letters, digits and '-'"),
-        (("systemd", "--model-repository=/m", "--allow-http=false"), "--allow-http=false: health is asked for by HTTP"),
-        (("kubernetes", "--image=i", "--model-repository=/m", "--grpc-port=0"), "--grpc-port=0 is any port"),
-        (("systemd", "--unpacked-bundle=nowhere"), "nowhere is no bundle of naiad"),
-        (("systemd", "--model-repository=/m", "--cpus=many"), "--cpus=many is no number"),
-        (("systemd", "--model-repository=/m", "--cpus=0"), "--cpus=0 is no number"),
-        (("systemd", "--model-repository=/m", "--memory=8Gi"), "--memory=8Gi is no amount of memory as systemd writes"),
-        (("kubernetes", "--image=i", "--model-repository=/m", "--memory=8 GB"), "--memory=8 GB is no amount of memory"),
-        (("kserve", "--image=i", "--cpus=1,5"), "--cpus=1,5 is no number of processors"),
+        (("nomad",), "expected one of systemd, kubernetes, kserve"),
+        ((), "expected one of systemd, kubernetes, kserve"),
+        (("kubernetes", "--model-repository=/m"), "no image is named; add --image=IMAGE"),
+        (
+            ("systemd", "--model-repository=/m", "--name=Naiad 1"),
+            "cannot use --name=Naiad 1: a name has 1 to 63 lowercase letters",
+        ),
+        (
+            ("systemd", "--model-repository=/m", "--allow-http=false"),
+            "cannot deploy with --allow-http=false: the health probes use HTTP",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--grpc-port=0"),
+            "cannot deploy with --grpc-port=0: 0 means an arbitrary port",
+        ),
+        (("systemd", "--unpacked-bundle=nowhere"), "nowhere: "),
+        (("systemd", "--model-repository=/m", "--cpus=many"), "cannot use --cpus=many: expected a number"),
+        (("systemd", "--model-repository=/m", "--cpus=0"), "cannot use --cpus=0: expected a number"),
+        (
+            ("systemd", "--model-repository=/m", "--memory=8Gi"),
+            "cannot use --memory=8Gi: expected a quantity of systemd",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--memory=8 GB"),
+            "cannot use --memory=8 GB: expected a quantity of Kubernetes",
+        ),
+        (("kserve", "--image=i", "--cpus=1,5"), "cannot use --cpus=1,5: expected a number of processors"),
     ],
 )
 def test_what_could_not_be_started_or_watched_is_refused(refused, arguments, message):
@@ -216,7 +231,7 @@ def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):
 
     assert written(*arguments) == ""
     before = (tmp_path / "u").read_text()
-    assert "is there already; name another file, or give --force" in refused(*arguments)
+    assert "it exists; choose another file, or add --force" in refused(*arguments)
     written(*arguments, "--force", "--name=other")
     assert (tmp_path / "u").read_text() != before
 

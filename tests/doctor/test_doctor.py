@@ -89,7 +89,7 @@ def test_an_environment_is_named_that_lacks_a_package(tmp_path, examine):
 
     (finding,) = document["findings"]
     assert f"imports cv2, which is not in {place} (Python " in finding["message"]
-    assert finding["advice"] == "add opencv-python-headless to the environment and pack it anew"
+    assert finding["advice"] == "add opencv-python-headless to the environment and pack it again"
 
 
 def test_compiled_packages_of_an_environment_are_read_once(tmp_path, examine):
@@ -108,7 +108,7 @@ def test_compiled_packages_of_an_environment_are_read_once(tmp_path, examine):
         ("b", "missing-symbols"),
     ]
     assert "and 1 other file need GLIBC_2.999, which this machine's glibc " in document["findings"][0]["message"]
-    assert document["findings"][0]["advice"].startswith("build the environment on a system as old as")
+    assert document["findings"][0]["advice"].startswith("build the environment on the oldest system")
 
 
 def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
@@ -167,7 +167,7 @@ def test_a_port_that_is_taken_is_named(tmp_path, examine, name):
     (finding,) = document["findings"]
     assert (status, finding["code"]) == (1, "port-taken")
     assert finding["message"].startswith(f"{name} cannot be served at 127.0.0.1:{port}: ")
-    assert finding["advice"] == f"choose another --{name}-port or stop who listens there"
+    assert finding["advice"] == f"choose another --{name}-port or stop the process that listens there"
 
 
 def test_an_address_of_another_machine_is_named(tmp_path, examine):
@@ -193,7 +193,7 @@ def test_a_store_that_cannot_be_written_is_found_first(tmp_path, examine):
     ("size", "files", "free", "text"),
     [
         (2_000_000, 10, (1_000_000, None), "unpacked, it takes 2 MB, and {store} has 1 MB left"),
-        (1, 10, (1_000_000, 9), "unpacked, it has 10 files, and the file system of {store} takes 9 more"),
+        (1, 10, (1_000_000, 9), "unpacked, it has 10 files, and the file system of {store} can store 9 more"),
     ],
 )
 def test_an_archive_that_has_no_room_is_not_unpacked(tmp_path, examine, monkeypatch, size, files, free, text):
@@ -270,7 +270,7 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
     assert lines[1:] == [
         f"  at {tmp_path / 'models' / 'm' / '1' / 'model.py'}:5",
         (
-            "  -> write numpy, if that is what is meant; else install nunpy beside naiad, or name an environment that has it "
+            "  -> correct it to numpy if it is misspelled; else install nunpy beside naiad, or name an environment that has it "
             "(EXECUTION_ENV_PATH)"
         ),
         "1 models examined: 1 errors, 0 warnings; 1 notes (--notes)",
@@ -281,9 +281,9 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
     ("arguments", "text"),
     [
         (["nowhere"], "nowhere"),
-        ([], "naiad doctor MODEL_REPOSITORY: name the directory or URI of a model repository"),
+        ([], "no model repository is named; use naiad doctor MODEL_REPOSITORY"),
         (["{models}", "--no-such-flag"], "unrecognized option"),
-        (["{models}", "--model=nobody"], "there is no model 'nobody'; there are m"),
+        (["{models}", "--model=nobody"], "cannot find model 'nobody'; the models are: m"),
     ],
 )
 def test_what_cannot_be_examined_has_an_exit_code_of_its_own(tmp_path, capsys, arguments, text):

@@ -14,8 +14,8 @@ import tritonclient.http as httpclient
 from naiad.config.model.text import parse_text
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
-from naiad.scaffold.hints import Form, of_docstring, of_hint
-from naiad.scaffold.model import function_model
+from naiad.scaffold.signature import Form, of_docstring, of_hint
+from naiad.scaffold.templates import function_model
 from support.server import ServerProcess
 
 NAIAD = Path(sys.executable).with_name("naiad")

@@ -1,1 +1,1 @@
-"""All that a server needs, in one archive or image: its interpreter and packages, models, backends, environments."""
+"""Bundles: a server with its interpreter, models, backends and environments in one archive or image."""

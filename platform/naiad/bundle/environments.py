@@ -1,4 +1,4 @@
-"""The environments of a bundle: each an archive of its own, once, whatever names it."""
+"""The environments of a bundle: each is one archive in the bundle, however many models name it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ _SHOWN_DIGITS = 12
 
 
 class BundledEnvironments:
-    """Collects environments as they are named.
+    """Collects the environments that models and backends name.
 
     Args:
-        scratch: A folder for what is packed and downloaded.
-        reporter: Whoever shows progress.
-        signed: Whether the server will want signatures.
+        scratch: Folder for packed and downloaded archives.
+        reporter: Receives the progress.
+        signed: Whether the server will require signatures (`--env-trust`).
+
+    Attributes:
+        members: Archives and signatures, by path in the bundle.
+        sources: Collected files and folders of this machine; models that contain one are copied without it.
+        facts: Origin and SHA-256 of each environment, by path in the bundle.
+        manifests: Manifests of the environments that have one, by path in the bundle.
     """
 
     def __init__(self, scratch: Path, reporter: Reporter, *, signed: bool = False) -> None:
@@ -38,42 +44,43 @@ class BundledEnvironments:
         self._paths: dict[str, str] = {}
         self.members: dict[str, Packed] = {}
         self.sources: set[Path] = set()
-        """What of this machine was taken in: it need not travel a second time, inside of a model."""
         self.facts: dict[str, dict[str, str]] = {}
         self.manifests: dict[str, Manifest] = {}
 
     def add(self, source: Path | EnvironmentSource, origin: str) -> str:
-        """Take an environment in; its path in the bundle.
+        """Collect an environment unless it is collected already; returns its path in the bundle.
 
         Args:
-            source: Where it is.
-            origin: Who names it, for errors.
+            source: The environment.
+            origin: The setting that names it, for errors.
 
         Raises:
-            BundleError: If it is not for this platform, or not the one that is asked for.
+            BundleError: If it is for another platform, or its digest or signature is not the required one.
             ExecutionEnvironmentError: If it cannot be read, packed or downloaded.
         """
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         key = f"{os.path.realpath(named.path) if named.path is not None else named.uri}@{named.digest}"
         if key not in self._paths:
-            self._paths[key] = self._take(named, origin)
+            self._paths[key] = self._collect(named, origin)
         return self._paths[key]
 
-    def _take(self, named: EnvironmentSource, origin: str) -> str:
+    def _collect(self, named: EnvironmentSource, origin: str) -> str:
         archive, label = self._archive(named, origin)
         digest = digest_of(archive, self._scratch / "index", reporter=self._reporter)
         if named.digest and digest != named.digest:
-            raise BundleError(f"{origin}: the SHA-256 of {label} is {digest}, pinned is {named.digest}")
+            raise BundleError(
+                f"{origin}: cannot use {label}: its SHA-256 is {digest}, and the configuration requires {named.digest}"
+            )
         manifest = read_manifest(archive)
         if manifest is not None and manifest.platform != host_platform():
             raise BundleError(
-                f"{origin}: the execution environment {label} is for {manifest.platform}, the server of this bundle is "
-                f"for {host_platform()}; make the bundle on a machine of the environment's kind"
+                f"{origin}: cannot use the execution environment {label}: it is for {manifest.platform}, and the "
+                f"server of this bundle is for {host_platform()}; make the bundle on a {manifest.platform} machine"
             )
         path = f"{ENVIRONMENTS_FOLDER}/{digest[:_SHOWN_DIGITS]}-{archive.name}"
         if path not in self.members:
             self.members[path] = Packed(name=path, source=archive)
-            # Of a path, the name: the folders are this machine's, and the same bundle may be made in others.
+            # Only the name of a path: its folders would make bundles of two machines differ.
             self.facts[path] = {"from": label if named.path is None else named.path.name, "sha256": digest}
             if manifest is not None:
                 self.manifests[path] = manifest
@@ -82,11 +89,14 @@ class BundledEnvironments:
             self.members[path + SIGNATURE_SUFFIX] = Packed(name=path + SIGNATURE_SUFFIX, source=signature)
             self.sources.add(signature.resolve())
         elif self._signed:
-            raise BundleError(f"{origin}: the server wants signatures (--env-trust), and {label} has none beside it")
+            raise BundleError(
+                f"{origin}: cannot use {label}: --env-trust requires signatures, and {signature.name} is missing; "
+                "sign it with `naiad env sign`"
+            )
         return path
 
     def _archive(self, named: EnvironmentSource, origin: str) -> tuple[Path, str]:
-        """A file with the environment, and what to call it."""
+        """An archive of the environment, and its name for messages; packs folders and downloads URIs."""
         if named.path is None:
             name = named.uri.partition("?")[0].rpartition("/")[2] or "environment"
             archive = self._scratch / str(len(self._paths)) / name
@@ -98,10 +108,10 @@ class BundledEnvironments:
             return path, str(named.path)
         if self._signed or named.digest:
             raise BundleError(
-                f"{origin}: the execution environment {named} is a directory, and only archives have a digest and "
-                "signatures; pack it with `naiad env pack`, and sign that"
+                f"{origin}: cannot check the execution environment {named}: it is a directory, and only archives have "
+                "a digest and signatures; pack it with `naiad env pack`, and sign the archive"
             )
-        # Told before minutes of packing: a directory without an interpreter, for one.
+        # Packing takes minutes; a directory without an interpreter fails here, before that.
         inspect_environment(str(path), self._scratch / "store", self._reporter)
         archive = self._scratch / str(len(self._paths)) / f"{path.name}.tar.zst"
         pack(path, archive, reporter=self._reporter)

@@ -1,4 +1,8 @@
-"""The server itself, to be taken along: a copy of its interpreter with naiad and what that needs, and nothing else."""
+"""The server in a bundle: a copy of the running interpreter with naiad and its dependencies, and the script `run`.
+
+Only naiad's own dependencies are copied, resolved from the metadata of the installed packages: the interpreter's other
+packages may be hundreds of megabytes that no server imports.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +33,27 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["HOST_FOLDER", "copy_host", "lock_text", "needed_packages"]
+
+__all__ = ["HOST_FOLDER", "RUN", "copy_host", "interpreter_arguments", "lock_text", "needed_packages", "run_script"]
 
 HOST_FOLDER = "python"
 _NAIAD = "naiad"
-# Of packages: nothing that only their installation needs.
 _NOT_COPIED = shutil.ignore_patterns("__pycache__")
-_NOT_TRAVELLING = frozenset({"direct_url.json", "INSTALLER", "REQUESTED"})
+_INSTALLER_FILES = frozenset({"direct_url.json", "INSTALLER", "REQUESTED"})
+"""Metadata files that record how a package was installed on this machine."""
 
 
 def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[Packed], Manifest]:
-    """Put the running server into the empty folder *prefix*; the bundle's members, and what they need.
+    """Copy the running server into the empty folder *prefix*; returns the bundle's members and their manifest.
 
     Args:
         prefix: The folder.
-        more: Further packages to take along, with what they need.
+        more: Additional packages to copy, with their dependencies.
 
     Raises:
         BundleError: If a package is not installed here.
         ExecutionEnvironmentError: If the interpreter cannot be copied.
-        OSError: If a file cannot.
+        OSError: If a file cannot be copied.
     """
     names = needed_packages((_NAIAD, *more))
     base = inspect_base(Path(sys.executable))
@@ -67,7 +72,7 @@ def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[Packed], Man
 
 
 def lock_text(manifest: Manifest) -> str:
-    """What the server's interpreter has installed, as a requirements file; digests are of what was installed."""
+    """The packages of the server's interpreter, as a requirements file; digests are of the installed files."""
     lines = [f"# Python {manifest.python}, {manifest.platform}"]
     lines += [
         f"{package.name}=={package.version}  # installed sha256:{package.digest or 'unknown'}"
@@ -78,19 +83,22 @@ def lock_text(manifest: Manifest) -> str:
 
 
 def needed_packages(names: Iterable[str]) -> list[str]:
-    """These packages and all that they need, of what is installed with the server.
+    """Sorted names of these packages and of all their dependencies.
+
+    Args:
+        names: Names of packages, with extras in brackets.
 
     Raises:
-        BundleError: If one of them is not.
+        BundleError: If one of them is not installed with the server.
     """
     found: dict[str, None] = {}
-    waiting = [(name, "", frozenset[str]()) for name in names]
-    while waiting:
-        name, wanted_by, extras = waiting.pop(0)
+    pending = [(name, "", frozenset[str]()) for name in names]
+    while pending:
+        name, required_by, extras = pending.pop(0)
         try:
             requirement = Requirement(name)
         except InvalidRequirement as error:
-            raise BundleError(f"'{name}' is no name of a package: {error}") from error
+            raise BundleError(f"'{name}' is not a valid package name: {error}") from error
         extras |= requirement.extras
         key = f"{canonicalize_name(requirement.name)}[{','.join(sorted(extras))}]"
         if key in found:
@@ -98,32 +106,42 @@ def needed_packages(names: Iterable[str]) -> list[str]:
         try:
             distribution = importlib.metadata.distribution(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            needed = f", which {wanted_by} needs" if wanted_by else ""
+            dependency = f", a dependency of {required_by}" if required_by else ""
             raise BundleError(
-                f"package '{requirement.name}'{needed} is not installed with this server ({sys.prefix}), so it "
-                "cannot be taken along; install it there first"
+                f"cannot copy package '{requirement.name}'{dependency}: it is not installed with this server "
+                f"({sys.prefix}); install it there first"
             ) from None
         found[key] = None
-        waiting += [(str(one), requirement.name, frozenset(one.extras)) for one in _requirements(distribution, extras)]
+        pending += [
+            (str(needed), requirement.name, frozenset(needed.extras)) for needed in _requirements(distribution, extras)
+        ]
     return sorted({key.partition("[")[0] for key in found})
 
 
 def _requirements(distribution: importlib.metadata.Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
-    for text in _required(distribution):
+    """The dependencies of a package with these extras that apply on this machine, without their markers."""
+    for text in _declared_requirements(distribution):
         requirement = Requirement(text)
         environments = [{"extra": extra} for extra in ("", *extras)]
         if requirement.marker is None or any(requirement.marker.evaluate(one) for one in environments):
             yield Requirement(str(requirement).partition(";")[0])
 
 
-def _required(distribution: importlib.metadata.Distribution) -> Sequence[str]:
-    """What a package needs, as it says itself; an editable installation says what was so when it was made."""
+def _declared_requirements(distribution: importlib.metadata.Distribution) -> Sequence[str]:
+    """The requirements that a package declares.
+
+    For naiad in a checkout they come from pyproject.toml: the metadata of an editable installation is as old as the
+    installation.
+    """
     project = _package().parents[1] / "pyproject.toml"
     if not _is_checkout(distribution) or not project.is_file():
         return distribution.requires or ()
-    said = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-    extras = said.get("optional-dependencies", {})
-    return [*said["dependencies"], *(_with_extra(one, name) for name, some in extras.items() for one in some)]
+    declared = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    optional = declared.get("optional-dependencies", {})
+    return [
+        *declared["dependencies"],
+        *(_with_extra(text, extra) for extra, texts in optional.items() for text in texts),
+    ]
 
 
 def _with_extra(text: str, extra: str) -> str:
@@ -131,9 +149,9 @@ def _with_extra(text: str, extra: str) -> str:
 
 
 def _copy_package(distribution: importlib.metadata.Distribution, site: Path) -> None:
-    """Copy what was installed of a package, but for scripts and bytecode: both are made for one place."""
+    """Copy the installed files of a package, except scripts and bytecode: both contain paths of this machine."""
     for file in distribution.files or ():
-        if file.parts[0] in {"..", "/"} or "__pycache__" in file.parts or file.name in _NOT_TRAVELLING:
+        if file.parts[0] in {"..", "/"} or "__pycache__" in file.parts or file.name in _INSTALLER_FILES:
             continue
         if file.suffix == ".pth" and _is_checkout(distribution):
             continue
@@ -145,7 +163,7 @@ def _copy_package(distribution: importlib.metadata.Distribution, site: Path) -> 
 
 
 def _copy_checkout(site: Path) -> None:
-    """Naiad itself where it runs from a checkout, as its wheel would have it."""
+    """If naiad runs from a checkout, copy it in the layout of its wheel."""
     package = _package()
     if package.parent.name != "platform" or (site / _NAIAD / "__init__.py").exists():
         return
@@ -161,3 +179,38 @@ def _is_checkout(distribution: importlib.metadata.Distribution) -> bool:
 
 def _package() -> Path:
     return Path(naiad.__file__).resolve().parent
+
+
+RUN = "run"
+"""Name of the script that starts the server of an unpacked bundle."""
+_START_MODULE = "naiad.cli.bundle_start"
+"""Module that the script runs; its first argument is the bundle's folder."""
+
+_SCRIPT = """\
+#!/bin/sh
+# Starts the server of this bundle. Flags given here are added to the bundle's own: ./run --http-port=8080
+# ./run doctor finds what would fail on this machine.
+if [ "$(uname -s)-$(uname -m)" != "{uname}" ]; then
+    echo "$0: this bundle is for {platform}, this machine is $(uname -s)-$(uname -m)" >&2
+    exit 1
+fi
+# Links are followed: `run` may be started through a link in another folder.
+here=$(dirname -- "$(readlink -f -- "$0")") || exit 1
+exec "$here/{python}" {arguments} "$here" "$@"
+"""
+
+
+def interpreter_arguments() -> list[str]:
+    """Arguments of the bundle's interpreter; -I ignores the caller's PYTHON* variables and user site-packages."""
+    return ["-I", "-B", "-m", _START_MODULE]
+
+
+def run_script(platform: str) -> bytes:
+    """The content of the script `run`, for a platform such as `linux-x86_64`."""
+    system, _, machine = platform.partition("-")
+    return _SCRIPT.format(
+        uname=f"{system.capitalize()}-{machine}",
+        platform=platform,
+        python=f"{HOST_FOLDER}/bin/python3",
+        arguments=" ".join(interpreter_arguments()),
+    ).encode()

@@ -1,4 +1,8 @@
-"""From a server's options to a bundle: everything collected, described, and written as an archive or an image."""
+"""Collects a bundle: interpreter, models, backends and environments that a server with some options needs.
+
+`archive` and `image` write the result. The members stay files of this machine until then, so a bundle of many gigabytes
+is copied once.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from naiad import __version__
-from naiad.bundle.contents import Contents, collect_contents
 from naiad.bundle.environments import BundledEnvironments
-from naiad.bundle.host import HOST_FOLDER, copy_host, lock_text
+from naiad.bundle.host import HOST_FOLDER, RUN, copy_host, lock_text, run_script
 from naiad.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_of
-from naiad.bundle.program import RUN, run_script
+from naiad.bundle.models import CollectedModels, collect_models
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.archive_writer import Packed
@@ -23,23 +26,25 @@ from naiad.environments.building.elf import newest_glibc
 from naiad.environments.progress import Reporter
 from naiad.errors import BundleError
 
-__all__ = ["LOCK_NAME", "Bundle", "Wishes", "make"]
+__all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]
 
 LOCK_NAME = "naiad.lock"
 _KEYS = "keys.toml"
-# What these name is in the bundle, or has to be found anew where it is started.
-_OWN = frozenset({"model-repository", "model-store", "backend-directory", "env-directory", "env-store", "env-trust"})
+# The bundle replaces the values of these flags with its own folders; the store is chosen on the other machine.
+_REPLACED_FLAGS = frozenset(
+    {"model-repository", "model-store", "backend-directory", "env-directory", "env-store", "env-trust"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What was asked for beside the server's flags.
+class BundleRequest:
+    """The settings of a bundle that are not flags of its server.
 
     Attributes:
-        name: Of the bundle.
-        platform: What it must be for; empty for this machine.
-        glibc: The oldest glibc that it must run with; empty for any.
-        packages: Further packages of the server's interpreter to take along.
+        name: Name of the bundle.
+        platform: Required platform; empty for any.
+        glibc: Version of glibc with which all files must run; empty for any.
+        packages: Additional packages of the server's interpreter.
     """
 
     name: str
@@ -50,14 +55,14 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A bundle that is ready to be written.
+    """A collected bundle, ready to be written.
 
     Attributes:
-        manifest: What it says of itself.
+        manifest: The manifest.
         host: The server's interpreter and packages.
         environments: Archives of environments.
-        models: Models, backends, and what starts them.
-        notes: What its maker ought to know.
+        models: The manifest file, models, backends and the script `run`.
+        notes: Sentences for the person who makes the bundle.
     """
 
     manifest: BundleManifest
@@ -68,106 +73,110 @@ class Bundle:
 
     @property
     def members(self) -> list[Packed]:
-        """Everything, the manifest first: whoever only wants that need not read the rest."""
-        first = [one for one in self.models if one.name == MANIFEST_NAME]
-        others = [one for one in self.models if one.name != MANIFEST_NAME]
+        """All members, the manifest first: a reader of the archive finds it without unpacking the rest."""
+        first = [member for member in self.models if member.name == MANIFEST_NAME]
+        others = [member for member in self.models if member.name != MANIFEST_NAME]
         return [*first, *others, *self.environments, *self.host]
 
 
-def make(
-    options: ServerOptions, flags: Sequence[tuple[Flag, str]], wishes: Wishes, scratch: Path, reporter: Reporter
+def make_bundle(
+    options: ServerOptions, flags: Sequence[tuple[Flag, str]], request: BundleRequest, scratch: Path, reporter: Reporter
 ) -> Bundle:
-    """Collect all that a server with these options needs.
+    """The bundle of a server with these options.
 
     Args:
-        options: The server's.
-        flags: The flags that they come from.
-        wishes: What else is asked for.
-        scratch: An empty folder; the bundle's members lie in it until they are written.
-        reporter: Whoever shows progress.
+        options: The server's options.
+        flags: The flags that the options come from.
+        request: The other settings of the bundle.
+        scratch: An empty folder for members that are made here; it must exist until the bundle is written.
+        reporter: Receives the progress.
 
     Raises:
-        BundleError: If something would not run from the bundle.
-        NaiadError: If something cannot be read or packed.
-        OSError: If something cannot be copied.
+        BundleError: If a model would not run from the bundle, or the request cannot be met.
+        NaiadError: If a model or an environment cannot be read or packed.
+        OSError: If a file cannot be copied.
     """
-    _check_platform(wishes.platform)
+    _check_platform(request.platform)
     if options.models.is_namespaced:
-        raise BundleError("--model-namespacing=true names models by their repository's folder, which a bundle changes")
-    # What is copied may need a newer one still, which is seen once it is; an interpreter that does is seen at once.
-    _check_glibc(wishes.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
+        raise BundleError(
+            "cannot bundle with --model-namespacing=true: namespaces are the folders of repositories, which a bundle "
+            "renames"
+        )
+    # Copied libraries may need a newer glibc and are checked below, after minutes of copying. The interpreter is
+    # checked first, because an interpreter that is too new fails every time.
+    _check_glibc(request.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
     environments = BundledEnvironments(
         scratch / "environments", reporter, signed=options.environments.trusted_keys is not None
     )
-    contents = collect_contents(options, environments, sys.version_info[:3])
+    collected = collect_models(options, environments, sys.version_info[:3])
     (scratch / HOST_FOLDER).mkdir()
-    host, described = copy_host(scratch / HOST_FOLDER, wishes.packages)
-    machine = {HOST_FOLDER: described, **environments.manifests}
-    _check_glibc(wishes.glibc, {what: one.glibc for what, one in machine.items()})
-    models = _sorted((*contents.members.values(), *_additional(options, described)))
+    host, described = copy_host(scratch / HOST_FOLDER, request.packages)
+    parts = {HOST_FOLDER: described, **environments.manifests}
+    _check_glibc(request.glibc, {place: part.glibc for place, part in parts.items()})
+    models = _sorted((*collected.members.values(), *_server_files(options, described)))
     packed = _sorted(environments.members.values())
     manifest = BundleManifest(
-        name=wishes.name,
+        name=request.name,
         naiad=__version__,
         python=described.python,
         platform=host_platform(),
-        glibc=max((one.glibc for one in machine.values() if one.glibc), key=Version, default=""),
-        flags=tuple(_flags(options, flags, contents)),
-        models=contents.models,
+        glibc=max((part.glibc for part in parts.values() if part.glibc), key=Version, default=""),
+        flags=tuple(_flags(options, flags, collected)),
+        models=collected.models,
         environments=environments.facts,
         files=digests_of((*models, *packed, *host)),
     )
     first = Packed(name=MANIFEST_NAME, data=manifest.as_bytes())
-    notes = tuple(_notes(contents, described, flags))
+    notes = tuple(_notes(collected, described, flags))
     return Bundle(manifest=manifest, host=tuple(host), environments=packed, models=(first, *models), notes=notes)
 
 
-def _additional(options: ServerOptions, described: Manifest) -> Iterable[Packed]:
+def _server_files(options: ServerOptions, described: Manifest) -> Iterable[Packed]:
     yield Packed(name=RUN, data=run_script(host_platform()), executable=True)
     yield Packed(name=LOCK_NAME, data=lock_text(described).encode())
     if options.environments.trusted_keys is not None:
         yield Packed(name=_KEYS, data=options.environments.trusted_keys.read_bytes())
 
 
-def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], contents: Contents) -> Iterable[str]:
-    yield from (f"--model-repository={HERE}/{folder}" for folder in contents.repositories)
-    yield from (f"--backend-directory={HERE}/{folder}" for folder in contents.backends)
+def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], collected: CollectedModels) -> Iterable[str]:
+    yield from (f"--model-repository={HERE}/{folder}" for folder in collected.repositories)
+    yield from (f"--backend-directory={HERE}/{folder}" for folder in collected.backends)
     if options.environments.trusted_keys is not None:
         yield f"--env-trust={HERE}/{_KEYS}"
     for flag, text in flags:
-        if flag.name not in _OWN:
+        if flag.name not in _REPLACED_FLAGS:
             yield format_flag(flag, text)
 
 
-def _notes(contents: Contents, described: Manifest, flags: Sequence[tuple[Flag, str]]) -> Iterable[str]:
-    if contents.on_host:
+def _notes(collected: CollectedModels, described: Manifest, flags: Sequence[tuple[Flag, str]]) -> Iterable[str]:
+    if collected.on_host:
         yield (
-            f"{', '.join(contents.on_host)}: no environment is named, so the bundle's own Python {described.python} "
-            "runs them, with numpy and what --with adds"
+            f"{', '.join(collected.on_host)}: no environment is named, so the bundle's own Python {described.python} "
+            "runs them, with numpy and the packages of --with"
         )
     for flag, text in flags:
         if flag.name.endswith(("-cert", "-key", "-keys-file")):
-            yield f"--{flag.name}={text} is not in the bundle: the file has to be there where it is started"
+            yield f"--{flag.name}={text} is not in the bundle: put the file at that path on the other machine"
 
 
 def _check_platform(wanted: str) -> None:
     here = host_platform()
     if wanted and wanted != here:
         raise BundleError(
-            f"--platform={wanted}: a bundle holds a copy of this server's own interpreter, which is for {here}; make "
-            "it on a machine of that kind"
+            f"cannot make a bundle for --platform={wanted}: it has a copy of this server's interpreter, which is for "
+            f"{here}; make the bundle on a {wanted} machine"
         )
 
 
 def _check_glibc(oldest: str, needed: dict[str, str]) -> None:
     if not oldest:
         return
-    newer = {what: glibc for what, glibc in needed.items() if glibc and Version(glibc) > Version(oldest)}
+    newer = {place: glibc for place, glibc in needed.items() if glibc and Version(glibc) > Version(oldest)}
     if newer:
-        said = ", ".join(f"{what} needs {glibc}" for what, glibc in sorted(newer.items()))
+        listed = ", ".join(f"{place} needs {glibc}" for place, glibc in sorted(newer.items()))
         raise BundleError(
-            f"--glibc={oldest}: {said}; make the bundle, or build the environment, on a machine with glibc {oldest} "
-            "or an older one"
+            f"cannot make a bundle for --glibc={oldest}: {listed}; make the bundle, or build the environment, on a "
+            f"machine with glibc {oldest} or older"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: where it runs, what is in it, and the digest of each of its files."""
+"""The manifest of a bundle: its platform, flags, models and environments, and the digest of each file."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 from naiad.environments.archives.archive_writer import Packed
 from naiad.errors import BundleError
 
-__all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "damage", "digests_of", "read_manifest"]
+__all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
 
 MANIFEST_NAME = "naiad-bundle.json"
 HERE = "{bundle}"
-"""Stands in flags for the folder the bundle was unpacked into."""
+"""Placeholder in flags for the folder that the bundle is unpacked into."""
 _FORMAT = 1
 _LINK = "link:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleManifest:
-    """What a bundle says of itself.
+    """The manifest of a bundle.
 
     Attributes:
-        name: Its name.
+        name: Name of the bundle.
         naiad: Version of the server in it.
         python: Version of the server's interpreter.
-        platform: System and machine it is for, `linux-x86_64`.
-        glibc: The oldest glibc that everything in it runs with, empty if nothing needs any.
-        flags: The server's flags, with `{bundle}` where the bundle's own folder stands.
-        models: Models, each with its versions.
-        environments: Where each comes from, and its SHA-256, by path.
-        files: SHA-256 of every file by path; of links where they point.
+        platform: System and machine that it runs on, such as `linux-x86_64`.
+        glibc: Oldest version of glibc that all files run with; empty if no file needs glibc.
+        flags: The server's flags, with `{bundle}` in the place of the bundle's folder.
+        models: Versions of each model.
+        environments: Origin and SHA-256 of each environment, by path.
+        files: SHA-256 of every file by path; the target of a link, after `link:`.
     """
 
     name: str
@@ -48,34 +48,34 @@ class BundleManifest:
     files: Mapping[str, str]
 
     def as_bytes(self) -> bytes:
-        """The file's content."""
+        """The content of the manifest file."""
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
 
     def flags_in(self, folder: Path) -> list[str]:
-        """The server's flags for a bundle that lies in *folder*."""
+        """The server's flags for a bundle that is unpacked in *folder*."""
         return [flag.replace(HERE, str(folder)) for flag in self.flags]
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """What the bundle unpacked in a folder says of itself.
+    """The manifest of the bundle that is unpacked in a folder.
 
     Raises:
-        BundleError: If there is none, or it is of another version.
+        BundleError: If the manifest is missing, malformed or of another format.
     """
     path = folder / MANIFEST_NAME
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
         if value.pop("format") != _FORMAT:
-            raise BundleError(f"{path} is of another format than this naiad reads ({_FORMAT}); make the bundle again")
+            raise BundleError(f"cannot read {path}: its format is not {_FORMAT}; make the bundle again")
         return BundleManifest(**{**value, "flags": tuple(value["flags"])})
     except OSError as error:
-        raise BundleError(f"{folder} is no bundle of naiad: {path}: {error.strerror or error}") from error
+        raise BundleError(f"cannot read the bundle in {folder}: {path}: {error.strerror or error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"{path} is broken ({error!r}); make the bundle again") from error
+        raise BundleError(f"cannot read {path}: it is malformed ({error!r}); make the bundle again") from error
 
 
 def digests_of(members: Iterable[Packed]) -> dict[str, str]:
-    """The digest of each member by name."""
+    """The value of `BundleManifest.files` for these members."""
     return {member.name: _digest(member) for member in members}
 
 
@@ -95,16 +95,16 @@ def _file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def damage(folder: Path, manifest: BundleManifest) -> list[str]:
-    """What of an unpacked bundle is not as it was made: missing and changed files, a line each."""
-    found: list[str] = []
+def find_damage(folder: Path, manifest: BundleManifest) -> list[str]:
+    """The missing and changed files of an unpacked bundle, one line each."""
+    differences: list[str] = []
     for name, digest in manifest.files.items():
         path = folder / name
         try:
-            now = f"{_LINK}{path.readlink()}" if path.is_symlink() else _file_digest(path)
+            actual = f"{_LINK}{path.readlink()}" if path.is_symlink() else _file_digest(path)
         except OSError as error:
-            found.append(f"{name}: {error.strerror or error}")
+            differences.append(f"{name}: {error.strerror or error}")
             continue
-        if now != digest:
-            found.append(f"{name}: changed")
-    return found
+        if actual != digest:
+            differences.append(f"{name}: changed")
+    return differences

@@ -1,1 +1,1 @@
-"""Arguments, exit codes and what is printed."""
+"""The command line: arguments, exit codes and output of `tritonserver` and `naiad`."""

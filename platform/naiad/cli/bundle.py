@@ -1,4 +1,4 @@
-"""`naiad bundle`: a server with its models in one archive or image."""
+"""`naiad bundle`: writes a server with its models into one archive or image, or checks the files of one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from naiad.bundle.make import Bundle, Wishes, make
-from naiad.bundle.oci import check_base, write_image
-from naiad.bundle.program import RUN
-from naiad.bundle.unpacking import SUFFIXES, verify, write_bundle
-from naiad.cli.usage import report, usage, with_help
+from naiad.bundle.archive import SUFFIXES, verify_bundle, write_bundle
+from naiad.bundle.host import RUN
+from naiad.bundle.image import check_base, write_image
+from naiad.bundle.make import Bundle, BundleRequest, make_bundle
+from naiad.cli.command_line import (
+    CommandLine,
+    own_flags,
+    parse_command_line,
+    report_option_error,
+    usage,
+    with_help,
+)
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.getopt import HELP, split_arguments
-from naiad.config.server.options import SERVER_FLAGS
 from naiad.config.server.quantities import size_text
 from naiad.config.server.store_location import store_path
 from naiad.environments.archives.manifest import host_platform
@@ -30,41 +34,32 @@ from naiad.errors import BundleError, NaiadError
 __all__ = ["bundle"]
 
 _PROGRAM = "naiad bundle --output=FILE"
-_GROUP = "Bundle (all flags of the server work, too: it will be started with those)"
-_OUTPUT = Flag("output", Kind.STRING, "", "The archive to write: .tar.zst or .tar.gz.")
+_GROUP = "Bundle (also takes all flags of the server; the bundle starts with them)"
+_OUTPUT = Flag("output", Kind.STRING, "", "Archive to write: .tar.zst or .tar.gz.")
 _OCI = Flag("oci", Kind.STRING, "", "Folder to write an OCI image layout into, instead of or beside the archive.")
-_BASE = Flag("base", Kind.STRING, "", "OCI image layout to build the image on; else libraries of this machine.")
-_NAME = Flag("name", Kind.STRING, "", "Name of the bundle; that of the archive unless given.")
-_PLATFORM = Flag("platform", Kind.STRING, "", "Fail unless the bundle is for this, such as linux-x86_64.")
-_GLIBC = Flag("glibc", Kind.STRING, "", "Fail unless all of it runs with a glibc as old as this, such as 2.28.")
-_WITH = Flag("with", Kind.STRING, "", "A package of this server to take along.", repeatable=True)
+_BASE = Flag("base", Kind.STRING, "", "OCI image layout to build the image on; default: this machine's libraries.")
+_NAME = Flag("name", Kind.STRING, "", "Name of the bundle; default: the archive's name.")
+_PLATFORM = Flag("platform", Kind.STRING, "", "Fail unless the bundle is for this platform, such as linux-x86_64.")
+_GLIBC = Flag("glibc", Kind.STRING, "", "Fail unless all files run with this version of glibc, such as 2.28.")
+_WITH = Flag("with", Kind.STRING, "", "Additional package of the server's interpreter to include.", repeatable=True)
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing archive or layout.")
-_VERIFY = Flag("verify", Kind.STRING, "", "Make nothing; check the files of this bundle.")
-_OWN_FLAGS = tuple(
-    replace(flag, group=_GROUP, own=True)
-    for flag in (_OUTPUT, _OCI, _BASE, _NAME, _PLATFORM, _GLIBC, _WITH, _FORCE, _VERIFY)
-)
+_VERIFY = Flag("verify", Kind.STRING, "", "Check the files of this bundle; write nothing.")
+_OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _PLATFORM, _GLIBC, _WITH, _FORCE, _VERIFY)
+_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
 
 
 def bundle(arguments: Sequence[str]) -> int:
-    """Make a bundle, or check one; the exit code."""
+    """Make or check a bundle; returns the exit code."""
     try:
-        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
-        if any(flag.name == HELP for flag, _ in found):
-            print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
+        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
-        if others:
-            raise UsageError(f"Unexpected argument: {others[0]}")
-        own = {flag.name for flag in _OWN_FLAGS}
-        asked: dict[str, list[str]] = {}
-        for flag, text in found:
-            asked.setdefault(flag.name, []).append(text)
-        flags = [(flag, text) for flag, text in found if flag.name not in own]
-        if _VERIFY.name in asked:
-            return _verify(Path(asked[_VERIFY.name][-1]), flags)
-        return _make(asked, flags)
+        if line.positional:
+            raise UsageError(f"Unexpected argument: {line.positional[0]}")
+        return _verify(line) if line.has(_VERIFY) else _make(line)
     except UsageError as error:
-        return report(error, _PROGRAM, with_help(_OWN_FLAGS, _GROUP))
+        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         print(error.message, file=sys.stderr)
     except OSError as error:
@@ -72,60 +67,65 @@ def bundle(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _verify(place: Path, flags: Sequence[tuple[Flag, str]]) -> int:
-    store = next((text for flag, text in flags if flag.name == "env-store"), "")
-    wrong = verify(place, store_path(store, os.environ), default_reporter())
-    for line in wrong:
-        print(line)
-    print(f"{place}: {f'{len(wrong)} files are not as they were made' if wrong else 'as it was made'}")
-    return 1 if wrong else 0
+def _verify(line: CommandLine) -> int:
+    store = next((text for flag, text in line.server if flag.name == "env-store"), "")
+    place = Path(line.last(_VERIFY))
+    differences = verify_bundle(place, store_path(store, os.environ), default_reporter())
+    for difference in differences:
+        print(difference)
+    print(
+        f"{place}: {f'{len(differences)} files differ from the manifest' if differences else 'all files are unchanged'}"
+    )
+    return 1 if differences else 0
 
 
-def _make(asked: dict[str, list[str]], flags: list[tuple[Flag, str]]) -> int:
-    archive, layout = (Path(asked[one.name][-1]) if one.name in asked else None for one in (_OUTPUT, _OCI))
-    if archive is None and layout is None:
-        raise UsageError("say where to: --output=FILE.tar.zst, or --oci=FOLDER, or both")
-    for path in (archive, layout):
-        if path is not None and path.exists() and _FORCE.name not in asked:
-            raise BundleError(f"{path} is there already; name another, or give --force")
-    base = Path(asked[_BASE.name][-1]) if _BASE.name in asked else None
+def _make(line: CommandLine) -> int:
+    archive, layout = (Path(line.last(flag)) if line.has(flag) else None for flag in (_OUTPUT, _OCI))
+    outputs = [path for path in (archive, layout) if path is not None]
+    if not outputs:
+        raise UsageError("cannot make a bundle: no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both")
+    for path in outputs:
+        if path.exists() and not line.has(_FORCE):
+            raise BundleError(f"cannot write {path}: it exists; choose another name, or add --force")
+    base = Path(line.last(_BASE)) if line.has(_BASE) else None
     if layout is not None and base is not None:
         check_base(base, host_platform())
-    wishes = Wishes(
-        name=asked[_NAME.name][-1] if _NAME.name in asked else _default_name(archive or layout or Path()),
-        platform=asked.get(_PLATFORM.name, [""])[-1],
-        glibc=asked.get(_GLIBC.name, [""])[-1],
-        packages=tuple(asked.get(_WITH.name, ())),
+    request = BundleRequest(
+        name=line.last(_NAME) or _default_name(outputs[0]),
+        platform=line.last(_PLATFORM),
+        glibc=line.last(_GLIBC),
+        packages=line.all(_WITH),
     )
-    options = read_options(flags, environ=os.environ)
+    options = read_options(line.server, environ=os.environ)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
-    beside = (archive or layout or Path()).absolute().parent
-    beside.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".naiad-bundle-") as scratch:
+    # Scratch files are hundreds of megabytes, and are moved into place at the end: they need the output's file system.
+    output_folder = outputs[0].absolute().parent
+    output_folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output_folder, prefix=".naiad-bundle-") as scratch:
         spread(Path(scratch))
-        made = make(options, flags, wishes, Path(scratch), reporter)
+        made = make_bundle(options, line.server, request, Path(scratch), reporter)
         if archive is not None:
             write_bundle(made, archive, reporter)
             digest = digest_of(archive.absolute(), Path(scratch, "index"), reporter=reporter)
             print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
         if layout is not None:
             print(f"wrote {layout}: image {write_image(made, options, layout, base=base)}")
-        _say(made, archive)
+        _print_summary(made, archive)
     return 0
 
 
-def _say(made: Bundle, archive: Path | None) -> None:
-    said = made.manifest
-    glibc = f", glibc {said.glibc} or newer" if said.glibc else ""
+def _print_summary(made: Bundle, archive: Path | None) -> None:
+    manifest = made.manifest
+    glibc = f", glibc {manifest.glibc} or newer" if manifest.glibc else ""
     print(
-        f"{len(said.models)} models, {len(said.environments)} environments, Python {said.python}, "
-        f"for {said.platform}{glibc}"
+        f"{len(manifest.models)} models, {len(manifest.environments)} environments, Python {manifest.python}, "
+        f"for {manifest.platform}{glibc}"
     )
     for note in made.notes:
         print(f"note: {note}")
     if archive is not None:
-        print(f"next, on the other machine:\n    tar -xf {archive.name}\n    {said.name}/{RUN}")
+        print(f"next, on the other machine:\n    tar -xf {archive.name}\n    {manifest.name}/{RUN}")
 
 
 def _default_name(path: Path) -> str:

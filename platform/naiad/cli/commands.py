@@ -1,4 +1,4 @@
-"""The sub-commands of `naiad` that click parses, and the overview of all of them."""
+"""The click group `naiad`: the overview of all sub-commands, and those that click parses."""
 
 from __future__ import annotations
 
@@ -7,112 +7,75 @@ from collections.abc import Sequence
 import click
 
 from naiad import __version__
-from naiad.cli.env_fetch import FETCHING_COMMANDS
-from naiad.cli.env_making import MAKING_COMMANDS
-from naiad.cli.env_store import STORE_COMMANDS
+from naiad.cli.env.commands import ENV_COMMANDS
+from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
 from naiad.cli.init import INIT_COMMANDS
 from naiad.errors import NaiadError
 
-__all__ = ["run"]
+__all__ = ["naiad_group", "run"]
 
-_PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class _Group(click.Group):
-    """A group that lists its commands in the order in which they are needed."""
+class _OrderedGroup(click.Group):
+    """A group that lists its commands in the order of their registration; click sorts them by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="naiad", message="%(prog)s %(version)s")
-def _naiad() -> None:
+def naiad_group() -> None:
     """Serve models written in Python, each in its own Python.
 
     Flags without a command are those of `naiad serve`.
     """
 
 
-@_naiad.group("init", cls=_Group)
+@naiad_group.group("init", cls=_OrderedGroup)
 def _init() -> None:
     """Write the first files of a model, a shared backend or a recipe."""
 
 
-for _command in INIT_COMMANDS:
-    _init.add_command(_command)
-
-
-@_naiad.command("serve", context_settings=_PASS_ON)
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def _serve(flags: tuple[str, ...]) -> int:
-    """Serve the models of a repository; the same as `tritonserver`."""
-    from naiad.cli.serve import serve
-
-    return serve(flags, "naiad serve")
-
-
-@_naiad.command("explain", context_settings=_PASS_ON)
-@click.argument("flags", metavar="MODEL [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
-def _explain(flags: tuple[str, ...]) -> int:
-    """Say what would run a model, and why."""
-    from naiad.cli.explain import explain
-
-    return explain(flags)
-
-
-@_naiad.command("doctor", context_settings=_PASS_ON)
-@click.argument("flags", metavar="MODEL_REPOSITORY [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
-def _doctor(flags: tuple[str, ...]) -> int:
-    """Say what would go wrong with a repository here."""
-    from naiad.cli.doctor import doctor
-
-    return doctor(flags)
-
-
-@_naiad.command("bundle", context_settings=_PASS_ON)
-@click.argument("flags", metavar="[FLAGS]...", nargs=-1, type=click.UNPROCESSED)
-def _bundle(flags: tuple[str, ...]) -> int:
-    """Put a server and its models into one file or image."""
-    from naiad.cli.bundle import bundle
-
-    return bundle(flags)
-
-
-@_naiad.command("deploy", context_settings=_PASS_ON)
-@click.argument("flags", metavar="systemd|kubernetes|kserve [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
-def _deploy(flags: tuple[str, ...]) -> int:
-    """Write a unit of systemd, or what Kubernetes or KServe needs."""
-    from naiad.cli.deploy import deploy
-
-    return deploy(flags)
-
-
-@_naiad.command("run", context_settings=_PASS_ON)
-@click.argument("flags", metavar="MODEL_DIR [FLAGS]...", nargs=-1, type=click.UNPROCESSED)
-def _run_once(flags: tuple[str, ...]) -> int:
-    """Load one model, give it one request, print what comes back."""
-    from naiad.cli.run import run as run_once
-
-    return run_once(flags)
-
-
-@_naiad.group("env", cls=_Group)
+@naiad_group.group("env", cls=_OrderedGroup)
 def _env() -> None:
     """Build, pack, check and clean up execution environments."""
 
 
-for _command in (*MAKING_COMMANDS, *FETCHING_COMMANDS, *STORE_COMMANDS):
+def _overview_entry(name: str, command: FlagCommand) -> click.Command:
+    """A click command that passes all its arguments on; `naiad.cli.main` runs these commands without click."""
+
+    def run_command(arguments: tuple[str, ...]) -> int:
+        return command.run(arguments)
+
+    return click.Command(
+        name,
+        callback=run_command,
+        params=[
+            click.Argument(["arguments"], metavar=command.arguments, nargs=-1, type=click.UNPROCESSED),
+        ],
+        help=command.summary,
+        short_help=command.summary,
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    )
+
+
+for _name, _flag_command in FLAG_COMMANDS.items():
+    naiad_group.add_command(_overview_entry(_name, _flag_command))
+for _command in INIT_COMMANDS:
+    _init.add_command(_command)
+for _command in ENV_COMMANDS:
     _env.add_command(_command)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line of `naiad`; the exit code."""
+    """Run a command line of `naiad`; returns the exit code."""
     try:
-        result = _naiad.main(args=list(arguments), prog_name="naiad", standalone_mode=False)
+        result = naiad_group.main(args=list(arguments), prog_name="naiad", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
-        return 130
+        return _INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -1,23 +1,30 @@
-"""`naiad deploy systemd | kubernetes | kserve`: files for those who start and watch servers."""
+"""`naiad deploy systemd | kubernetes | kserve`: writes the files with which these start and watch a server."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from naiad.bundle.host import RUN
 from naiad.bundle.manifest import read_manifest
-from naiad.bundle.program import RUN
-from naiad.cli.usage import report, usage, with_help
+from naiad.cli.command_line import (
+    CommandLine,
+    own_flags,
+    parse_command_line,
+    report_option_error,
+    usage,
+    with_help,
+)
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad.deploy.kubernetes import Pod, deployment, service
-from naiad.deploy.server import Deployed, deployed
+from naiad.deploy.server import DeployedServer, describe_server
 from naiad.deploy.systemd import unit
 from naiad.deploy.yaml import documents
 from naiad.errors import DeploymentError, NaiadError
@@ -25,130 +32,136 @@ from naiad.errors import DeploymentError, NaiadError
 __all__ = ["deploy"]
 
 _PROGRAM = "naiad deploy systemd|kubernetes|kserve"
-_GROUP = "Deployment (all flags of the server work, too: it will be started with those)"
-_TEXT, _SWITCH = Kind.STRING, Kind.NOTHING
-_OWN_FLAGS = tuple(
-    replace(flag, group=_GROUP, own=True)
-    for flag in (
-        Flag("name", _TEXT, "naiad", "Name of the unit, or of the objects."),
-        Flag("output", _TEXT, "", "File to write; standard output unless given."),
-        Flag("force", _SWITCH, "", "Replace an existing file."),
-        Flag("memory", _TEXT, "", "Limit of memory: 8G (systemd), 8Gi."),
-        Flag("cpus", _TEXT, "", "Limit of processors."),
-        Flag("gpus", Kind.INTEGER, "0", "How many GPUs; systemd: whether devices are seen.", low=0),
-        Flag("unpacked-bundle", _TEXT, "", "Start this bundle; systemd: where it is, else: what is in the image."),
-        Flag("image", _TEXT, "", "Image of the container; one of `naiad bundle --oci` has its own flags."),
-        Flag("replicas", Kind.INTEGER, "1", "How many pods (kubernetes).", low=0),
-        Flag("models-claim", _TEXT, "", "PersistentVolumeClaim with the repositories (kubernetes)."),
-        Flag("store-claim", _TEXT, "", "PersistentVolumeClaim for the store; else it goes with the pod."),
-        Flag("uid", Kind.INTEGER, "", "User to run as; that of the image unless given.", low=1),
-        Flag("cluster", _SWITCH, "", "A ClusterServingRuntime (kserve)."),
-        Flag("storage-uri", _TEXT, "", "Also an InferenceService of these models (kserve)."),
-    )
+_GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
+_NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit or of the Kubernetes objects.")
+_OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
+_FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file.")
+_MEMORY = Flag("memory", Kind.STRING, "", "Memory limit: 8G (systemd), 8Gi.")
+_CPUS = Flag("cpus", Kind.STRING, "", "CPU limit.")
+_GPUS = Flag("gpus", Kind.INTEGER, "0", "Number of GPUs; systemd: 1 makes devices visible.", low=0)
+_BUNDLE = Flag(
+    "unpacked-bundle", Kind.STRING, "", "Start this bundle; systemd: its folder; else: what the image contains."
 )
-_ON = "on"
-_DEFAULTS = {flag.name: flag.default for flag in _OWN_FLAGS}
-# KServe's own, as its documentation starts Triton.
+_IMAGE = Flag("image", Kind.STRING, "", "Container image; an image of `naiad bundle --oci` has its own flags.")
+_REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods (kubernetes).", low=0)
+_MODELS_CLAIM = Flag("models-claim", Kind.STRING, "", "PersistentVolumeClaim with the repositories (kubernetes).")
+_STORE_CLAIM = Flag("store-claim", Kind.STRING, "", "PersistentVolumeClaim for the store; default: an emptyDir.")
+_UID = Flag("uid", Kind.INTEGER, "", "User id to run as; default: the image's user.", low=1)
+_CLUSTER = Flag("cluster", Kind.NOTHING, "", "Write a ClusterServingRuntime (kserve).")
+_STORAGE_URI = Flag("storage-uri", Kind.STRING, "", "Add an InferenceService of these models (kserve).")
+_OWN_FLAGS = own_flags(
+    _GROUP,
+    *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _REPLICAS),
+    *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI),
+)
+_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
+# The ports and the folder with which KServe's documentation starts Triton.
 _KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-port=9000")
-_Found = list[tuple[Flag, str]]
 
 
 def deploy(arguments: Sequence[str]) -> int:
-    """Write what starts and watches a server somewhere; the exit code."""
+    """Write the files for one way to start a server; returns the exit code."""
     try:
-        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
-        if any(flag.name == HELP for flag, _ in found):
-            print(usage(_PROGRAM, with_help(_OWN_FLAGS, _GROUP)), end="")
+        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
-        if len(others) != 1 or others[0] not in _KINDS:
-            raise UsageError(f"say what for, one of {', '.join(_KINDS)}: naiad deploy {next(iter(_KINDS))} [flags]")
-        given = {flag.name: text if flag.takes_value else _ON for flag, text in found if flag.name in _DEFAULTS}
-        asked = {**_DEFAULTS, **given}
-        flags = [(flag, text) for flag, text in found if flag.name not in _DEFAULTS]
-        text = _KINDS[others[0]](asked, flags)
-        _write(text, asked)
+        if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
+            raise UsageError(
+                f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
+                f"got {' '.join(line.positional) or 'none'}"
+            )
+        _write(_WRITERS[line.positional[0]](line), line)
     except UsageError as error:
-        return report(error, _PROGRAM, with_help(_OWN_FLAGS, _GROUP))
+        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return 1
     return 0
 
 
-def _systemd(asked: Mapping[str, str], flags: _Found) -> str:
-    server = _deployed(asked, flags)
-    server = replace(server, flags=tuple(_absolute(flag) for flag in server.flags))
+def _systemd(line: CommandLine) -> str:
+    server = _server(line, line.server)
+    server = replace(server, flags=tuple(_with_absolute_path(flag) for flag in server.flags))
     command = [str(Path(sys.executable).with_name("naiad")), "serve"]
-    if asked["unpacked-bundle"]:
-        command = [str(Path(asked["unpacked-bundle"]).absolute() / RUN)]
-    return unit(server, command, memory=asked["memory"], cpus=asked["cpus"], gpus=int(asked["gpus"]) > 0)
+    if line.has(_BUNDLE):
+        command = [str(Path(line.last(_BUNDLE)).absolute() / RUN)]
+    return unit(server, command, memory=line.last(_MEMORY), cpus=line.last(_CPUS), gpus=int(line.last(_GPUS)) > 0)
 
 
-def _kubernetes(asked: Mapping[str, str], flags: _Found) -> str:
-    server = _deployed(asked, flags)
-    return documents([deployment(server, _pod(asked, server)), service(server)])
+def _kubernetes(line: CommandLine) -> str:
+    server = _server(line, line.server)
+    return documents([deployment(server, _pod(line, server)), service(server)])
 
 
-def _kserve(asked: Mapping[str, str], flags: _Found) -> str:
-    server = _deployed(asked, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *flags])
-    runtime = serving_runtime(server, _pod(asked, server), cluster=asked["cluster"] == _ON)
-    wanted = [inference_service(server, asked["storage-uri"])] if asked["storage-uri"] else []
-    return documents([runtime, *wanted])
+def _kserve(line: CommandLine) -> str:
+    # Flags that the user gives come last, so that they override KServe's.
+    server = _server(line, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
+    runtime = serving_runtime(server, _pod(line, server), cluster=line.has(_CLUSTER))
+    storage = line.last(_STORAGE_URI)
+    return documents([runtime, *([inference_service(server, storage)] if storage else [])])
 
 
-_KINDS: dict[str, Callable[[Mapping[str, str], _Found], str]] = {
+_WRITERS: dict[str, Callable[[CommandLine], str]] = {
     "systemd": _systemd,
     "kubernetes": _kubernetes,
     "kserve": _kserve,
 }
 
 
-def _deployed(asked: Mapping[str, str], flags: _Found) -> Deployed:
-    """The server; what starts a bundle has the bundle's own flags, which count here and are not repeated."""
-    own: _Found = []
-    if asked["unpacked-bundle"]:
-        place = Path(asked["unpacked-bundle"]).absolute()
-        own = split_arguments(read_manifest(place).flags_in(place), SERVER_FLAGS, _PROGRAM)[0]
-    return deployed(asked["name"], read_options([*own, *flags], environ=os.environ), flags)
+def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
+    """The server to deploy.
+
+    A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
+    not repeat them.
+    """
+    bundled: Sequence[tuple[Flag, str]] = ()
+    if line.has(_BUNDLE):
+        folder = Path(line.last(_BUNDLE)).absolute()
+        bundled = split_arguments(read_manifest(folder).flags_in(folder), SERVER_FLAGS, _PROGRAM)[0]
+    return describe_server(line.last(_NAME), read_options([*bundled, *flags], environ=os.environ), flags)
 
 
-def _pod(asked: Mapping[str, str], server: Deployed) -> Pod:
-    if not asked["image"]:
-        raise DeploymentError("--image: name the image to start, such as one made by `naiad bundle --oci`")
+def _pod(line: CommandLine, server: DeployedServer) -> Pod:
+    if not line.last(_IMAGE):
+        raise DeploymentError(
+            "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
+        )
     pod = Pod(
-        image=asked["image"],
+        image=line.last(_IMAGE),
         args=server.flags,
-        gpus=int(asked["gpus"]),
-        replicas=int(asked["replicas"]),
-        models_claim=asked["models-claim"],
-        store_claim=asked["store-claim"],
-        uid=int(asked["uid"]) if asked["uid"] else None,
+        gpus=int(line.last(_GPUS)),
+        replicas=int(line.last(_REPLICAS)),
+        models_claim=line.last(_MODELS_CLAIM),
+        store_claim=line.last(_STORE_CLAIM),
+        uid=int(line.last(_UID)) if line.last(_UID) else None,
     )
-    return replace(pod, cpus=asked["cpus"] or pod.cpus, memory=asked["memory"] or pod.memory)
+    return replace(pod, cpus=line.last(_CPUS) or pod.cpus, memory=line.last(_MEMORY) or pod.memory)
 
 
-def _absolute(flag: str) -> str:
-    """A flag that means the same wherever it is read: services start in the root folder."""
+def _with_absolute_path(flag: str) -> str:
+    """The flag with an absolute path; systemd starts services in the root folder."""
     name, _, text = flag.partition("=")
-    is_path = name.removeprefix("--") in _PATHS and "://" not in text
+    is_path = name.removeprefix("--") in _PATH_FLAGS and "://" not in text
     return f"{name}={Path(text).absolute()}" if is_path else flag
 
 
-_PATHS = frozenset(
+_PATH_FLAGS = frozenset(
     {"model-repository", "model-store", "backend-directory", "env-directory", "env-trust", "log-file"}
     | {f"{where}-{what}" for where in ("http", "grpc") for what in ("server-cert", "server-key", "root-cert")}
     | {"openai-api-keys-file"}
 )
 
 
-def _write(text: str, asked: Mapping[str, str]) -> None:
-    if not asked["output"]:
+def _write(text: str, line: CommandLine) -> None:
+    output = line.last(_OUTPUT)
+    if not output:
         print(text, end="")
         return
     try:
-        with Path(asked["output"]).open("w" if asked["force"] == _ON else "x", encoding="utf-8") as file:
+        with Path(output).open("w" if line.has(_FORCE) else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise DeploymentError(f"{asked['output']} is there already; name another file, or give --force") from None
+        raise DeploymentError(f"cannot write {output}: it exists; choose another file, or add --force") from None
     except OSError as error:
-        raise DeploymentError(f"cannot write {asked['output']}: {error.strerror or error}") from error
+        raise DeploymentError(f"cannot write {output}: {error.strerror or error}") from error

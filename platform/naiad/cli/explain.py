@@ -1,4 +1,4 @@
-"""`naiad explain`: what would run a model, and why, without running it."""
+"""`naiad explain`: shows what would run a model, with the reason for each choice, without running the model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from naiad.cli.command_line import own_flags, parse_command_line, report_option_error, server_flag, usage, with_help
 from naiad.cli.serve import log_settings, open_log
-from naiad.cli.usage import report, usage
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
-from naiad.config.server.getopt import HELP, split_arguments
-from naiad.config.server.options import SERVER_FLAGS, ServerOptions
+from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config
@@ -26,37 +25,33 @@ from naiad.resolution.settings import resolution_settings
 
 __all__ = ["explain"]
 
-_GROUP = "Explain (all flags of the server work, too; --model-repository is needed)"
-_PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and say what is in it.", own=True)
-_VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; all that would be loaded unless given.", own=True)
+_PROGRAM = "naiad explain MODEL"
+_GROUP = "Explain (also takes all flags of the server; --model-repository is required)"
+_PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
+_VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; default: all versions that a server would load.")
 _REPOSITORY = "model-repository"
-_OWN_FLAGS = tuple(replace(flag, group=_GROUP) for flag in (_PREPARE, _VERSION))
-_SHOWN_FLAGS = (
-    *_OWN_FLAGS,
-    *(replace(flag, group=_GROUP) for flag in SERVER_FLAGS if flag.name in {_REPOSITORY, HELP}),
-)
+_OWN_FLAGS = own_flags(_GROUP, _PREPARE, _VERSION)
+_SHOWN_FLAGS = with_help((*_OWN_FLAGS, replace(server_flag(_REPOSITORY), group=_GROUP)), _GROUP)
 
 
 def explain(arguments: Sequence[str]) -> int:
-    """Print what would run a model under the flags of a server; the exit code."""
-    program = "naiad explain MODEL"
+    """Print what would run a model under the flags of a server; returns the exit code."""
     try:
-        found, others = split_arguments(arguments, (*_OWN_FLAGS, *SERVER_FLAGS), program)
-        if any(flag.name == HELP for flag, _ in found):
-            print(usage(program, _SHOWN_FLAGS), end="")
+        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
-        if len(others) != 1:
-            raise OptionError(f"{program}: name one model. Got {', '.join(others) or 'none'}")
-        if not any((flag.same_as or flag.name) == _REPOSITORY for flag, _ in found):
-            raise OptionError(f"{program}: say where the model is: --model-repository=DIRECTORY")
-        own_names = {flag.name for flag in _OWN_FLAGS}
-        options = read_options([(flag, text) for flag, text in found if flag.name not in own_names], environ=os.environ)
-        versions = [parse_value(flag, text) for flag, text in found if flag.name == _VERSION.name]
-        prepare = any(flag.name == _PREPARE.name for flag, _ in found)
-        with open_log(replace(log_settings(options), info=prepare)):
-            return _explain(others[0], options, version=int(versions[-1]) if versions else None, prepare=prepare)
+        if len(line.positional) != 1:
+            raise OptionError(f"{_PROGRAM}: expected one model, got {', '.join(line.positional) or 'none'}")
+        if not line.has_server_flag(_REPOSITORY):
+            raise OptionError(f"{_PROGRAM}: no repository is named; add --model-repository=DIRECTORY")
+        options = read_options(line.server, environ=os.environ)
+        version = int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else None
+        # Preparing an environment may take minutes, so its progress is shown.
+        with open_log(replace(log_settings(options), info=line.has(_PREPARE))):
+            return _explain(line.positional[0], options, version=version, prepare=line.has(_PREPARE))
     except UsageError as error:
-        return report(error, program, _SHOWN_FLAGS)
+        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         if isinstance(error, ResolutionError) and error.decided:
             print(explain_steps(step for step in error.decided if isinstance(step, Step)), flush=True)
@@ -67,13 +62,13 @@ def explain(arguments: Sequence[str]) -> int:
 def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool) -> int:
     repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
-        _explain_of(_find(model, repositories), options, version=version, prepare=prepare)
+        _explain_files(_find_model(model, repositories), options, version=version, prepare=prepare)
     finally:
         repositories.close()
     return 0
 
 
-def _explain_of(files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool) -> None:
+def _explain_files(files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool) -> None:
     model = files.name
     config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
     if config.platform == "ensemble":
@@ -81,28 +76,35 @@ def _explain_of(files: ModelFiles, options: ServerOptions, *, version: int | Non
         return
     available = available_versions(files)
     if version is not None and version not in available:
-        raise RepositoryError(f"model '{model}' has no version {version}; it has {', '.join(map(str, available))}")
+        raise RepositoryError(
+            f"cannot explain model '{model}': it has no version {version}; its versions are "
+            f"{', '.join(map(str, available))}"
+        )
     versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
     settings = resolution_settings(options)
     for number in versions:
         _explain_version(config, files, number, settings, options if prepare else None)
 
 
-def _find(model: str, repositories: Repositories) -> ModelFiles:
-    found = repositories.scan()
-    named = models_named(model, found.models)
+def _find_model(model: str, repositories: Repositories) -> ModelFiles:
+    scan = repositories.scan()
+    named = models_named(model, scan.models)
     if len(named) == 1:
         repositories.fetch(named[0])
         return named[0]
     if named:
         places = ", ".join(str(files.directory) for files in named)
-        raise RepositoryError(f"model '{model}' is in two or more namespaces, name one repository alone: {places}")
-    if model in found.duplicates:
-        places = ", ".join(str(files.directory) for files in found.duplicates[model])
-        raise RepositoryError(f"model '{model}' is not loaded, as it is in two or more repositories: {places}")
-    near = difflib.get_close_matches(model, found.models, n=1)
+        raise RepositoryError(
+            f"cannot choose a model '{model}': several namespaces have one ({places}); name one repository only"
+        )
+    if model in scan.duplicates:
+        places = ", ".join(str(files.directory) for files in scan.duplicates[model])
+        raise RepositoryError(
+            f"cannot load model '{model}': several repositories have one ({places}); rename or remove all but one"
+        )
+    near = difflib.get_close_matches(model, scan.models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise RepositoryError(f"there is no model '{model}' in {', '.join(repositories.given)}{hint}")
+    raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.given)}{hint}")
 
 
 def _explain_version(
@@ -119,6 +121,7 @@ def _explain_version(
 
 
 def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironment:
+    # Imported only for --prepare: these modules unpack archives and take longer to import than all others here.
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import store_policy
 

@@ -1,4 +1,4 @@
-"""`naiad init model | backend | recipe`: first files, ready to run."""
+"""`naiad init model | backend | recipe`: writes the first files of a project; they run without changes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _directory = click.option(
     "root",
     default=".",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The project's folder; the current one unless given.",
+    help="Folder of the project; default: the current folder.",
 )
 _repository = click.option(
-    "--model-repository", "repository", default="models", show_default=True, help="The repository, in the project."
+    "--model-repository", "repository", default="models", show_default=True, help="Model repository in the project."
 )
 
 
 @click.command("model")
 @click.argument("name")
-@click.option("--from", "function", metavar="MODULE:FUNCTION", help="Serve this function, by its type hints.")
+@click.option("--from", "function", metavar="MODULE:FUNCTION", help="Serve this function; its type hints are read.")
 @_repository
 @_directory
 def _model(name: str, function: str | None, repository: str, root: Path) -> None:
     """Write the model NAME: code, config.pbtxt, a client and a test."""
-    from naiad.scaffold.model import function_model, plain_model
+    from naiad.scaffold.templates import function_model, plain_model
 
     if function is None:
         scaffold = plain_model(name, repository)
@@ -42,26 +42,28 @@ def _model(name: str, function: str | None, repository: str, root: Path) -> None
     _write(scaffold, root)
 
 
-@click.command("backend", short_help="Write the shared backend NAME, and a model for it.")
+@click.command("backend", short_help="Write the shared backend NAME, and a model that uses it.")
 @click.argument("name")
-@click.option("--backend-directory", "backends", default="backends", show_default=True, help="Where backends are.")
+@click.option(
+    "--backend-directory", "backends", default="backends", show_default=True, help="Folder of backends in the project."
+)
 @_repository
 @_directory
 def _backend(name: str, backends: str, repository: str, root: Path) -> None:
     """Write the shared backend NAME, and a model that uses it, with a client and a test."""
-    from naiad.scaffold.backend import backend
+    from naiad.scaffold.templates import backend
 
     _write(backend(name, repository, backends), root)
 
 
 @click.command("recipe")
 @click.argument("name")
-@click.option("--envs", default="envs", show_default=True, help="Where recipes are.")
-@click.option("--python", default=">=3.10", show_default=True, help="Versions of Python it is for.")
+@click.option("--envs", default="envs", show_default=True, help="Folder of recipes in the project.")
+@click.option("--python", default=">=3.10", show_default=True, help="Versions of Python that the recipe supports.")
 @_directory
 def _recipe(name: str, envs: str, python: str, root: Path) -> None:
     """Write the recipe NAME of an environment."""
-    from naiad.scaffold.recipe import recipe
+    from naiad.scaffold.templates import recipe
 
     _write(recipe(name, envs, python), root)
 
@@ -79,4 +81,4 @@ def _write(scaffold: Scaffold, root: Path) -> None:
 
 
 INIT_COMMANDS: tuple[click.Command, ...] = (_model, _backend, _recipe)
-"""In the order in which the overview lists them."""
+"""The sub-commands of `naiad init`, in the order of the overview."""

@@ -1,54 +1,37 @@
-"""The commands: `naiad`, with sub-commands, and `tritonserver`, which is `naiad serve` under its other name."""
+"""The two programs: `naiad` with its sub-commands, and `tritonserver`, which is `naiad serve` under Triton's name.
+
+Sub-commands that accept the server's flags are in `flag_commands`; click parses all others (`env`, `init`). Modules are
+imported only when they are needed, because a server must start quickly.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+from naiad.cli.flag_commands import FLAG_COMMANDS
+
 __all__ = ["main", "main_tritonserver"]
 
 
 def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
-    """Run the server as `tritonserver` does."""
+    """Run the program `tritonserver`; returns the exit code."""
     from naiad.cli.serve import serve
 
     return serve(sys.argv[1:] if arguments is None else arguments, "tritonserver")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; flags without one are those of the server."""
+    """Run the program `naiad`; returns the exit code. Flags without a sub-command are those of `naiad serve`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Served and explained by our own parser: getopt's rules and texts, which click does not have.
     match list(arguments):
-        case ["serve", *rest]:
+        case [name, *rest] if name in FLAG_COMMANDS:
+            return FLAG_COMMANDS[name].run(rest)
+        case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version"}:
             from naiad.cli.serve import serve
 
-            return serve(rest, "naiad serve")
-        case ["explain", *rest]:
-            from naiad.cli.explain import explain
-
-            return explain(rest)
-        case ["doctor", *rest]:
-            from naiad.cli.doctor import doctor
-
-            return doctor(rest)
-        case ["bundle", *rest]:
-            from naiad.cli.bundle import bundle
-
-            return bundle(rest)
-        case ["deploy", *rest]:
-            from naiad.cli.deploy import deploy
-
-            return deploy(rest)
-        case ["run", *rest]:
-            from naiad.cli.run import run as run_once
-
-            return run_once(rest)
-        case [first, *_] as flags if first.startswith("-") and first not in {"--help", "-h", "--version"}:
-            from naiad.cli.serve import serve
-
-            return serve(flags, "naiad")
-        case others:
+            return serve(arguments, "naiad")
+        case _:
             from naiad.cli.commands import run
 
-            return run(others)
+            return run(arguments)

@@ -1,4 +1,8 @@
-"""`naiad run`: load one model in its own environment, give it one request, print what comes back."""
+"""`naiad run`: loads one model in its own environment, sends it one request and prints the responses.
+
+The command builds the same engine and loader as a server (`naiad.app`) and submits the request through the engine's
+door, without a port. `run_input` makes the request of the command line.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +13,70 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
+
+from naiad.cli.command_line import (
+    CommandLine,
+    own_flags,
+    parse_command_line,
+    report_option_error,
+    server_flag,
+    usage,
+    with_help,
+)
 from naiad.cli.run_input import read_request
-from naiad.cli.run_report import Answer, Report, answer_of, print_json, print_plainly, timings
 from naiad.cli.serve import log_settings, open_log
-from naiad.cli.usage import report, usage, with_help
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
-from naiad.config.server.getopt import HELP, split_arguments
-from naiad.config.server.options import SERVER_FLAGS, ModelControlMode, ServerOptions
+from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.errors import NaiadError, OptionError
-from naiad.protocol.inference import InferResponse
+from naiad.frontends.kserve_http.json_tensors import split_strings
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.numpy_types import NUMPY_TYPES
 
 __all__ = ["run"]
 
 _PROGRAM = "naiad run MODEL_DIR"
-_GROUP = "Run (flags of the server that say how models are loaded work, too)"
+_GROUP = "Run (also takes the server's flags about loading models)"
 _INPUT = Flag(
     "input",
     Kind.STRING,
     "",
-    "The request: a file of JSON as for POST .../infer, - for standard input, or name=value (JSON, text or @file.npy) "
+    "The request: a JSON file as for POST .../infer, - for standard input, or name=value (JSON, text or @file.npy) "
     "for each input.",
     repeatable=True,
 )
-_VERSION = Flag("version", Kind.INTEGER, "", "Run this version; the highest unless given.")
+_VERSION = Flag("version", Kind.INTEGER, "", "Run this version; default: the highest.")
 _WITH = Flag(
     "with", Kind.STRING, "", "Load this model of the same repository, too, for the model to call.", repeatable=True
 )
 _JSON = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
-_DEBUG = Flag("debug", Kind.STRING, "pdb", "Run it under a debugger, without time limits: pdb, or debugpy[:port].")
-_OWN_FLAGS = tuple(replace(flag, group=_GROUP, own=True) for flag in (_INPUT, _VERSION, _WITH, _JSON, _DEBUG))
+_DEBUG = Flag("debug", Kind.STRING, "pdb", "Run under a debugger, without time limits: pdb, or debugpy[:port].")
+_OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, _JSON, _DEBUG)
 _SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
-_FAILED, _REQUEST_FAILED = 1, 2
-_NO_LIMIT = 1_000_000.0
-_QUIET = ("naiad.engine", "naiad.app", "naiad.environments")
+_FAILED, _REQUEST_FAILED, _INTERRUPTED = 1, 2, 130
+_NO_TIME_LIMIT_SECONDS = 1_000_000
+_QUIET_LOGGERS = ("naiad.engine", "naiad.app", "naiad.environments")
+_SHOWN_ELEMENTS = 24
+_NS_PER_MS = 1e6
+_BF16_SHIFT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _RunArguments:
     """What the command line asks for.
 
     Attributes:
         directory: The model's directory.
-        inputs: Uses of `--input`.
+        inputs: Texts of `--input`, in the order given.
         version: The version, -1 for the highest.
         as_json: Whether to print JSON.
         debugger: `pdb`, `debugpy` or `debugpy:PORT`; empty for none.
@@ -69,79 +89,114 @@ class _Wanted:
     debugger: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PrintedResponse:
+    """One response, copied out of the guest's memory.
+
+    Attributes:
+        outputs: Datatype and array by output name.
+        parameters: The response's parameters.
+        error: The response's error, or None.
+        after_ms: Milliseconds between the request and this response.
+    """
+
+    outputs: dict[str, tuple[str, np.ndarray[Any, Any]]]
+    parameters: dict[str, Any]
+    error: NaiadError | None
+    after_ms: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _RunResult:
+    """The result of one run.
+
+    Attributes:
+        model: Name of the model.
+        version: Its version.
+        responses: All responses, in order.
+        timings_ms: Milliseconds of each phase, in order.
+    """
+
+    model: str
+    version: str
+    responses: list[_PrintedResponse] = field(default_factory=list)
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a response is an error."""
+        return any(response.error is not None for response in self.responses)
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
 def run(arguments: Sequence[str]) -> int:
-    """Run a model once; the exit code: 1 if it could not be loaded or asked, 2 if it answered with an error."""
+    """Run a model once; returns the exit code: 1 if it cannot be loaded or asked, 2 if a response is an error."""
     try:
-        # The one flag whose value may be left out, which getopt's long flags do not have.
+        # `--debug` alone means `--debug=pdb`. getopt's long flags either require a value or take none.
         spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
-        found, others = split_arguments(spelled, (*_OWN_FLAGS, *SERVER_FLAGS), _PROGRAM)
-        if any(flag.name == HELP for flag, _ in found):
+        line = parse_command_line(spelled, _OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
-        if len(others) != 1:
-            raise OptionError(f"{_PROGRAM}: name one model's directory. Got {', '.join(others) or 'none'}")
-        wanted = _wanted(Path(others[0]).absolute(), found)
-        options = _options(wanted, found)
-        # Lines as the model wrote them: a person reads this log.
+        if len(line.positional) != 1:
+            raise OptionError(f"{_PROGRAM}: expected one model directory, got {', '.join(line.positional) or 'none'}")
+        wanted = _run_arguments(Path(line.positional[0]).absolute(), line)
+        options = _server_options(wanted, line)
+        # Lines of the model are printed as it wrote them: a person reads this log.
         with open_log(replace(log_settings(options), escape=False)):
-            for name in _QUIET:
+            for name in _QUIET_LOGGERS:
                 logging.getLogger(name).setLevel(logging.WARNING)
-            return _run(wanted, options)
+            result = asyncio.run(_load_and_infer(wanted, options))
+            (_print_json if wanted.as_json else _print_plainly)(result)
+            sys.stdout.flush()
+            return _REQUEST_FAILED if result.has_failed else 0
     except UsageError as error:
-        return report(error, _PROGRAM, _SHOWN_FLAGS)
+        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
 
 
-def _wanted(directory: Path, found: Sequence[tuple[Flag, str]]) -> _Wanted:
+def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
     if not directory.is_dir():
-        raise OptionError(f"there is no model in '{directory}': it is not a directory")
-    versions = [parse_value(flag, text) for flag, text in found if flag.name == _VERSION.name]
-    debugger = _texts(found, _DEBUG)[-1:]
-    if debugger and not _DEBUGGER.fullmatch(debugger[0]):
-        raise OptionError(f"--debug={debugger[0]}: there are pdb, debugpy and debugpy:PORT")
-    return _Wanted(
+        raise OptionError(f"cannot run a model from '{directory}': it is not a directory")
+    debugger = line.last(_DEBUG) if line.has(_DEBUG) else ""
+    if debugger and not _DEBUGGER.fullmatch(debugger):
+        raise OptionError(f"--debug={debugger}: unknown debugger; use pdb, debugpy or debugpy:PORT")
+    return _RunArguments(
         directory=directory,
-        inputs=_texts(found, _INPUT),
-        version=int(versions[-1]) if versions else -1,
-        as_json=any(flag.name == _JSON.name for flag, _ in found),
-        debugger=debugger[0] if debugger else "",
+        inputs=line.all(_INPUT),
+        version=int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else -1,
+        as_json=line.has(_JSON),
+        debugger=debugger,
     )
 
 
-def _options(wanted: _Wanted, found: Sequence[tuple[Flag, str]]) -> ServerOptions:
-    own = {flag.name for flag in _OWN_FLAGS}
-    repository = next(flag for flag in SERVER_FLAGS if flag.name == "model-repository")
-    given = [(flag, text) for flag, text in found if flag.name not in own]
-    options = read_options([(repository, str(wanted.directory.parent)), *given], environ=os.environ)
-    exit_timeout = int(_NO_LIMIT) if wanted.debugger else options.general.exit_timeout_secs
+def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
+    """The options of a server that loads this model, and those of `--with`, from the model's repository."""
+    repository = (server_flag("model-repository"), str(wanted.directory.parent))
+    options = read_options([repository, *line.server], environ=os.environ)
+    exit_timeout = _NO_TIME_LIMIT_SECONDS if wanted.debugger else options.general.exit_timeout_secs
     return replace(
         options,
         general=replace(options.general, exit_timeout_secs=exit_timeout),
         models=replace(
             options.models,
             control_mode=ModelControlMode.EXPLICIT,
-            startup_models=tuple(dict.fromkeys((wanted.directory.name, *_texts(found, _WITH)))),
+            startup_models=tuple(dict.fromkeys((wanted.directory.name, *line.all(_WITH)))),
         ),
     )
 
 
-def _texts(found: Sequence[tuple[Flag, str]], wanted: Flag) -> tuple[str, ...]:
-    return tuple(text for flag, text in found if flag.name == wanted.name)
+# -- the request ------------------------------------------------------------------------------------------------------
 
 
-def _run(wanted: _Wanted, options: ServerOptions) -> int:
-    done = asyncio.run(_ask(wanted, options))
-    (print_json if wanted.as_json else print_plainly)(done)
-    sys.stdout.flush()
-    return _REQUEST_FAILED if done.has_failed else 0
-
-
-async def _ask(wanted: _Wanted, options: ServerOptions) -> Report:
-    """Load, send the request, wait for its end, unload."""
+async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _RunResult:
+    """Load the model, send the request, wait for its last response, unload the model."""
     from naiad.app import build_engine, build_loader
 
     name = wanted.directory.name
@@ -155,32 +210,32 @@ async def _ask(wanted: _Wanted, options: ServerOptions) -> Report:
         metadata = engine.model_metadata(name, wanted.version)
         request = read_request(wanted.inputs, metadata)
         request.model_version = wanted.version
-        responses = _Responses(engine)
-        responses.ticket = engine.submit(request, responses)
-        await responses.ended
+        sink = _ResponseSink(engine)
+        sink.ticket = engine.submit(request, sink)
+        await sink.ended
         (statistics,) = engine.statistics(name, int(metadata.versions[-1]))
-        return Report(
+        return _RunResult(
             model=name,
             version=metadata.versions[-1],
-            answers=responses.answers,
-            timings_ms=timings(load_ns, responses.total_ns, statistics),
+            responses=sink.responses,
+            timings_ms=_timings(load_ns, sink.total_ns, statistics),
         )
     finally:
         await engine.stop()
 
 
-class _Responses:
-    """Takes the responses of one request.
+class _ResponseSink:
+    """The engine's sink for the responses of one request.
 
     Attributes:
-        answers: The responses so far.
-        ended: Done when there are no more.
+        responses: The responses so far.
+        ended: Done after the last response.
         ticket: The request's ticket.
-        total_ns: When it ended.
+        total_ns: Nanoseconds between the request and the latest response.
     """
 
     def __init__(self, engine: Any) -> None:
-        self.answers: list[Answer] = []
+        self.responses: list[_PrintedResponse] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ticket = 0
         self.total_ns = 0
@@ -189,10 +244,100 @@ class _Responses:
         self._started = time.monotonic_ns()
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
-        """Take one response."""
+        """Keep a copy of one response."""
         self.total_ns = time.monotonic_ns() - self._started
         if response is not None:
-            self.answers.append(answer_of(response, self.total_ns))
+            self.responses.append(_copy_response(response, self.total_ns))
+            # Later, not now: the engine may call `send` before `submit` has returned the ticket.
             self._loop.call_soon(lambda: self._engine.confirm_sent(self.ticket))
         if final and not self.ended.done():
             self.ended.set_result(None)
+
+
+def _copy_response(response: InferResponse, after_ns: int) -> _PrintedResponse:
+    return _PrintedResponse(
+        outputs={tensor.name: (tensor.datatype.name, _copy_array(tensor)) for tensor in response.outputs},
+        parameters=dict(response.parameters),
+        error=response.error,
+        after_ms=after_ns / _NS_PER_MS,
+    )
+
+
+def _copy_array(tensor: OutputTensor) -> np.ndarray[Any, Any]:
+    """A copy of an output that numpy can print: BYTES as text, BF16 as FP32."""
+    array: np.ndarray[Any, Any]
+    if tensor.datatype is Datatype.BYTES:
+        strings = [element.decode("utf-8", "replace") for element in split_strings(tensor.data)]
+        array = np.empty(len(strings), np.object_)
+        array[:] = strings
+    elif tensor.datatype is Datatype.BF16:
+        # BF16 is the upper half of FP32.
+        array = (np.frombuffer(tensor.data, "<u2").astype("<u4") << _BF16_SHIFT).view("<f4")
+    else:
+        array = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).copy()
+    return array.reshape(tensor.shape)
+
+
+def _timings(load_ns: int, total_ns: int, statistics: ModelStatistics) -> dict[str, float]:
+    """Milliseconds by phase; the phases of the request are known only if it succeeded."""
+    phases = {"load": load_ns}
+    if statistics.success.count:
+        phases |= {
+            "queue": statistics.queue.ns,
+            "input": statistics.compute_input.ns,
+            "execute": statistics.compute_infer.ns,
+            "output": statistics.compute_output.ns,
+        }
+    phases["total"] = total_ns
+    return {name: ns / _NS_PER_MS for name, ns in phases.items()}
+
+
+# -- the output -------------------------------------------------------------------------------------------------------
+
+
+def _print_plainly(result: _RunResult) -> None:
+    """Print a result for people."""
+    print(f"{result.model} version {result.version}")
+    is_numbered = len(result.responses) != 1
+    if is_numbered:
+        print(f"{len(result.responses)} responses")
+    for number, response in enumerate(result.responses, 1):
+        if is_numbered:
+            print(f"response {number} after {response.after_ms:.3g} ms")
+        _print_response(response)
+    print("  ".join(f"{name} {ms:.3g} ms" for name, ms in result.timings_ms.items()))
+
+
+def _print_response(response: _PrintedResponse) -> None:
+    if response.error is not None:
+        print(f"  error ({response.error.code.value}): {response.error.message.rstrip()}")
+    width = max(map(len, response.outputs), default=0)
+    for name, (datatype, array) in response.outputs.items():
+        shown = np.array2string(array, threshold=_SHOWN_ELEMENTS, separator=", ", prefix=" " * (width + 4))
+        print(f"  {name:{width}}  {datatype} {list(array.shape)}  {shown}")
+    if response.parameters:
+        print(f"  parameters: {orjson.dumps(response.parameters).decode()}")
+
+
+def _print_json(result: _RunResult) -> None:
+    """Print a result for programs: one JSON object."""
+    document = {
+        "model_name": result.model,
+        "model_version": result.version,
+        "responses": [_as_json(response) for response in result.responses],
+        "timings_ms": result.timings_ms,
+    }
+    print(orjson.dumps(document).decode())
+
+
+def _as_json(response: _PrintedResponse) -> dict[str, Any]:
+    if response.error is not None:
+        return {"error": response.error.message, "code": response.error.code.value, "after_ms": response.after_ms}
+    return {
+        "outputs": [
+            {"name": name, "datatype": datatype, "shape": list(array.shape), "data": array.ravel().tolist()}
+            for name, (datatype, array) in response.outputs.items()
+        ],
+        "parameters": response.parameters,
+        "after_ms": response.after_ms,
+    }

@@ -5,69 +5,94 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.usage import report, usage
+from naiad.cli.command_line import report_option_error, usage
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import UsageError, format_flag
+from naiad.config.server.flag import Flag, UsageError, format_flag
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
-from naiad.errors import OptionError
+from naiad.config.server.store_location import store_path
+from naiad.errors import NaiadError, OptionError
 from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 
-__all__ = ["log_settings", "open_log", "serve"]
+__all__ = ["log_settings", "naiad_serve", "open_log", "serve"]
 
 _log = logging.getLogger("naiad.cli")
 _BUNDLE = "bundle"
-_ALGEBRA = "OPENBLAS_NUM_THREADS"
+_ENV_STORE = "env-store"
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+def naiad_serve(arguments: Sequence[str]) -> int:
+    """Run `naiad serve` until the server stops; returns the exit code."""
+    return serve(arguments, "naiad serve")
 
 
 def serve(arguments: Sequence[str], program: str) -> int:
-    """Run the server that a command line describes until it ends; the exit code."""
+    """Run the server that a command line describes until it stops; returns the exit code."""
     try:
-        found, others = split_arguments(arguments, SERVER_FLAGS, program)
+        found, positional = split_arguments(arguments, SERVER_FLAGS, program)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(program, SERVER_FLAGS), end="")
             return 0
-        if others:
-            raise UsageError(f"Unexpected argument: {others[0]}")
-        bundled = [text for flag, text in found if flag.name == _BUNDLE]
-        if bundled:
-            from naiad.cli.unbundle import start
-
-            rest = [(flag, text) for flag, text in found if flag.name != _BUNDLE]
-            stores = [text for flag, text in rest if flag.name == "env-store"]
-            return start(Path(bundled[-1]), [format_flag(flag, text) for flag, text in rest], ["", *stores][-1])
+        if positional:
+            raise UsageError(f"Unexpected argument: {positional[0]}")
+        bundles = [text for flag, text in found if flag.name == _BUNDLE]
+        if bundles:
+            return _exec_bundle(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])
         options = read_options(found, environ=os.environ)
         log = open_log(log_settings(options))
     except OptionError as error:
-        return report(error, program)
+        return report_option_error(error, program)
     with log:
-        _say(options)
-        # Here, as `--help` and errors of the command line are to be quick.
-        # What it makes stays; the collector would look through it again and again. `app` turns it on again.
+        _log_notices(options)
+        # The start creates objects that live as long as the server; each collection would traverse them again.
+        # `app` enables the collector once the modules are imported.
         gc.disable()
-        _calm_algebra()
-        from naiad.app import serve as run
+        _limit_blas_threads()
+        # Imported here, so that `--help` and errors of the command line do not pay for it.
+        from naiad.app import serve as run_server
 
-        return run(options, log)
+        return run_server(options, log)
 
 
-def _calm_algebra() -> None:
-    """Let numpy, which is imported while guests start, have no threads for linear algebra: the server does none.
+def _exec_bundle(archive: Path, flags: Sequence[tuple[Flag, str]]) -> int:
+    """Replace this process with the server of a bundle; returns the exit code only if that fails."""
+    from naiad.bundle.archive import unpack_bundle
+    from naiad.bundle.host import RUN
+    from naiad.environments.progress import default_reporter
 
-    They wait for work without sleep at first, on a core that is wanted for starting. Only this process's libraries see
-    it: not `os.environ`, which guests inherit. Here, as no other thread may read the variables meanwhile.
+    store = next((text for flag, text in reversed(flags) if flag.name == _ENV_STORE), "")
+    try:
+        program = unpack_bundle(archive, store_path(store, os.environ), default_reporter()) / RUN
+        sys.stdout.flush()
+        arguments = [format_flag(flag, text) for flag, text in flags]
+        os.execv(program, [str(program), *arguments])  # noqa: S606 - the bundle's own program, by its full path
+    except NaiadError as error:
+        print(error.message, file=sys.stderr)
+    except OSError as error:
+        print(f"cannot start the bundle {archive}: {error}", file=sys.stderr)
+    return 1
+
+
+def _limit_blas_threads() -> None:
+    """Keep numpy from starting threads for linear algebra; the server computes none.
+
+    OpenBLAS threads spin for a while before they sleep, on cores that the starting guests need. `putenv` changes the
+    environment for C libraries of this process only: guests inherit `os.environ`, which keeps the user's value.
+    `putenv` is not thread-safe, so this runs before any other thread starts.
     """
-    os.putenv(_ALGEBRA, "1")
+    os.putenv(_BLAS_THREADS, "1")
 
 
 def open_log(settings: LogSettings) -> ActiveLog:
-    """Send the log where the settings say, until the result is closed.
+    """The log, opened with these settings; close it to restore the previous one.
 
     Raises:
-        OptionError: If its file cannot be opened.
+        OptionError: If the log file cannot be opened.
     """
     try:
         return configure(settings)
@@ -76,7 +101,7 @@ def open_log(settings: LogSettings) -> ActiveLog:
 
 
 def log_settings(options: ServerOptions) -> LogSettings:
-    """What the options and the environment say about the log."""
+    """The settings of the log, from the options and the environment variables."""
     return LogSettings(
         verbose=options.log.verbosity,
         info=options.log.info,
@@ -88,8 +113,8 @@ def log_settings(options: ServerOptions) -> LogSettings:
     )
 
 
-def _say(options: ServerOptions) -> None:
-    """Log what is to be said about flags before anything starts."""
+def _log_notices(options: ServerOptions) -> None:
+    """Log the given flags, and the notices about flags without effect, before the server starts."""
     _log.debug("started with %s", " ".join(options.command_line) or "no flags")
     for notice in options.notices:
         _log.info("%s", notice)

@@ -1,1 +1,1 @@
-"""Files that let other programs start and watch a server: systemd, Kubernetes, KServe."""
+"""Files with which systemd, Kubernetes and KServe start and watch a server."""

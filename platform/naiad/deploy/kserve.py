@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.deploy.kubernetes import Pod, container, pod_security, volumes
-from naiad.deploy.server import Deployed
+from naiad.deploy.server import DeployedServer
 
 __all__ = ["MODELS", "MODEL_FORMAT", "inference_service", "serving_runtime"]
 
 MODELS = "/mnt/models"
-"""Where KServe puts what `storageUri` names."""
+"""Folder into which KServe downloads the models of `storageUri`."""
 MODEL_FORMAT = "naiad"
-_CONTAINER = "kserve-container"  # the name by which KServe knows it
+_CONTAINER = "kserve-container"  # KServe requires this name
 
 
-def serving_runtime(server: Deployed, pod: Pod, *, cluster: bool = False) -> dict[str, Any]:
-    """The ServingRuntime, or ClusterServingRuntime for all namespaces."""
+def serving_runtime(server: DeployedServer, pod: Pod, *, cluster: bool = False) -> dict[str, Any]:
+    """The ServingRuntime; with *cluster*, a ClusterServingRuntime, which serves all namespaces."""
     spec: dict[str, Any] = {
         "supportedModelFormats": [
             {"name": MODEL_FORMAT, "version": "1", "autoSelect": True, "priority": 1},
-            # For services that were written for Triton, if they name this runtime.
+            # Not auto-selected: a service written for Triton uses this runtime only if it names it.
             {"name": "triton", "version": "2"},
         ],
         "protocolVersions": ["v2", "grpc-v2"] if "grpc" in server.ports else ["v2"],
@@ -40,8 +40,8 @@ def serving_runtime(server: Deployed, pod: Pod, *, cluster: bool = False) -> dic
     }
 
 
-def inference_service(server: Deployed, storage: str) -> dict[str, Any]:
-    """An InferenceService with models at *storage*, such as `s3://bucket/models`."""
+def inference_service(server: DeployedServer, storage: str) -> dict[str, Any]:
+    """An InferenceService that serves the models at *storage*, such as `s3://bucket/models`, with this runtime."""
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -59,11 +59,12 @@ def inference_service(server: Deployed, storage: str) -> dict[str, Any]:
     }
 
 
-def _container(server: Deployed, pod: Pod) -> dict[str, Any]:
-    described = container(server, pod, name=_CONTAINER)
-    # KServe sends requests to the first port, and a Knative service may have no more than one.
-    # A runtime says nothing about the pod as a whole; its emptyDirs are anybody's to write to.
-    whole = {key: value for key, value in pod_security(pod).items() if key != "fsGroup"}
-    described["securityContext"] = {**whole, **described["securityContext"]}
-    described["ports"] = [one for one in described["ports"] if one["name"] == "http"]
-    return described
+def _container(server: DeployedServer, pod: Pod) -> dict[str, Any]:
+    runtime_container = container(server, pod, name=_CONTAINER)
+    # A ServingRuntime has no security context for the pod, so the container gets its settings. `fsGroup` is a setting
+    # of pods only; the container does not need it, because every user may write to an emptyDir.
+    pod_settings = {key: value for key, value in pod_security(pod).items() if key != "fsGroup"}
+    runtime_container["securityContext"] = {**pod_settings, **runtime_container["securityContext"]}
+    # KServe sends requests to the first port, and a Knative service must have exactly one.
+    runtime_container["ports"] = [port for port in runtime_container["ports"] if port["name"] == "http"]
+    return runtime_container

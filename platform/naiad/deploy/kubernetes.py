@@ -1,4 +1,4 @@
-"""Kubernetes: a deployment with probes, limits and a root that nobody writes to, and a service before it."""
+"""Kubernetes: a Deployment with probes, limits and a read-only root file system, and a Service."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from naiad.deploy.server import LIVE, READY, STORE, Deployed
+from naiad.deploy.server import LIVE, READY, STORE, DeployedServer
 from naiad.errors import DeploymentError
 
 __all__ = ["Pod", "container", "deployment", "pod_security", "service", "volumes"]
 
-_TEMPORARY = "/tmp"  # noqa: S108 - in the container
+_TEMPORARY = "/tmp"  # noqa: S108 - a folder of the container, not of this machine
 _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
 _MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What a pod is to be.
+    """The settings of a pod.
 
     Attributes:
-        image: Of the container.
-        command: In the place of the image's own; empty for that.
-        args: The server's flags; empty where the image has them.
-        cpus: How many processors it asks for and gets.
-        memory: How much memory, `8Gi`.
-        gpus: How many of NVIDIA's GPUs.
-        replicas: How many pods.
-        models_claim: A claim of a volume that is mounted where the repositories are; empty for none.
-        store_claim: A claim of a volume for the store; empty for one that goes with the pod.
-        uid: A user to run as; None for the image's own.
+        image: Image of the container.
+        command: Command of the container; empty for the image's own.
+        args: The server's flags; empty if the image has them.
+        cpus: CPU request and limit, `2` or `500m`.
+        memory: Memory request and limit, `8Gi`.
+        gpus: Number of NVIDIA GPUs.
+        replicas: Number of pods.
+        models_claim: PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none.
+        store_claim: PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod.
+        uid: User id to run as; None for the image's user.
     """
 
     image: str
@@ -45,20 +45,20 @@ class Pod:
     uid: int | None = None
 
     def __post_init__(self) -> None:
-        """Look at the amounts, which Kubernetes would refuse when the file is applied.
+        """Reject quantities that Kubernetes would reject when the file is applied.
 
         Raises:
-            DeploymentError: If one is none.
+            DeploymentError: If a quantity is malformed.
         """
         if not _CPUS.fullmatch(self.cpus):
-            raise DeploymentError(f"--cpus={self.cpus} is no number of processors, such as 2 or 500m")
+            raise DeploymentError(f"cannot use --cpus={self.cpus}: expected a number of processors, such as 2 or 500m")
         if not _MEMORY.fullmatch(self.memory):
             raise DeploymentError(
-                f"--memory={self.memory} is no amount of memory as Kubernetes writes it, such as 8Gi or 8G"
+                f"cannot use --memory={self.memory}: expected a quantity of Kubernetes, such as 8Gi or 8G"
             )
 
 
-def deployment(server: Deployed, pod: Pod) -> dict[str, Any]:
+def deployment(server: DeployedServer, pod: Pod) -> dict[str, Any]:
     """The Deployment."""
     labels = _labels(server)
     template = {
@@ -80,7 +80,7 @@ def deployment(server: Deployed, pod: Pod) -> dict[str, Any]:
     }
 
 
-def service(server: Deployed) -> dict[str, Any]:
+def service(server: DeployedServer) -> dict[str, Any]:
     """The Service."""
     labels = _labels(server)
     ports = [{"name": name, "port": port, "targetPort": name} for name, port in server.ports.items()]
@@ -92,16 +92,16 @@ def service(server: Deployed) -> dict[str, Any]:
     }
 
 
-def container(server: Deployed, pod: Pod, *, name: str = "naiad") -> dict[str, Any]:
-    """The container: what Kubernetes and KServe have in common."""
-    amounts: dict[str, Any] = {"cpu": pod.cpus, "memory": pod.memory}
+def container(server: DeployedServer, pod: Pod, *, name: str = "naiad") -> dict[str, Any]:
+    """The container of a pod; Kubernetes and KServe share it."""
+    resources: dict[str, Any] = {"cpu": pod.cpus, "memory": pod.memory}
     if pod.gpus:
-        amounts["nvidia.com/gpu"] = str(pod.gpus)
-    described: dict[str, Any] = {"name": name, "image": pod.image}
+        resources["nvidia.com/gpu"] = str(pod.gpus)
+    start: dict[str, Any] = {"name": name, "image": pod.image}
     if pod.command:
-        described["command"] = list(pod.command)
+        start["command"] = list(pod.command)
     if pod.args:
-        described["args"] = list(pod.args)
+        start["args"] = list(pod.args)
     mounts: list[dict[str, Any]] = [
         {"name": "store", "mountPath": STORE},
         {"name": "temporary", "mountPath": _TEMPORARY},
@@ -112,14 +112,14 @@ def container(server: Deployed, pod: Pod, *, name: str = "naiad") -> dict[str, A
             for folder in server.folders
         ]
     return {
-        **described,
+        **start,
         "env": [{"name": "NAIAD_STORE", "value": STORE}, {"name": "HOME", "value": _TEMPORARY}],
         "ports": [{"name": port, "containerPort": number, "protocol": "TCP"} for port, number in server.ports.items()],
-        # Environments are unpacked before models are ready: that takes as long as it takes, an hour at most.
+        # 720 probes, 5 s apart: the server has an hour to unpack environments and load models.
         "startupProbe": server.probe(READY, periodSeconds=5, failureThreshold=720),
         "livenessProbe": server.probe(LIVE, periodSeconds=10, failureThreshold=3),
         "readinessProbe": server.probe(READY, periodSeconds=5, failureThreshold=3),
-        "resources": {"requests": amounts, "limits": amounts},
+        "resources": {"requests": resources, "limits": resources},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -130,29 +130,29 @@ def container(server: Deployed, pod: Pod, *, name: str = "naiad") -> dict[str, A
 
 
 def pod_security(pod: Pod) -> dict[str, Any]:
-    """Who the pod runs as: anybody but root."""
+    """The security context of the pod: any user but root."""
     user = {} if pod.uid is None else {"runAsUser": pod.uid}
-    # The store's volume belongs to this group, so whoever the user is may write to it.
+    # Kubernetes gives the store's volume to this group, so that any user of the pod may write to it.
     return {"runAsNonRoot": True, **user, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def volumes(server: Deployed, pod: Pod) -> list[dict[str, Any]]:
-    """The store, temporary files, and the models if they are not in the image."""
-    kept: dict[str, Any] = (
+def volumes(server: DeployedServer, pod: Pod) -> list[dict[str, Any]]:
+    """The volumes of the pod: the store, temporary files, and the models if a claim has them."""
+    store: dict[str, Any] = (
         {"persistentVolumeClaim": {"claimName": pod.store_claim}} if pod.store_claim else {"emptyDir": {}}
     )
-    found: list[dict[str, Any]] = [{"name": "store", **kept}, {"name": "temporary", "emptyDir": {}}]
+    mounted: list[dict[str, Any]] = [{"name": "store", **store}, {"name": "temporary", "emptyDir": {}}]
     if pod.models_claim and server.folders:
-        found.append({"name": "models", "persistentVolumeClaim": {"claimName": pod.models_claim, "readOnly": True}})
-    return found
+        mounted.append({"name": "models", "persistentVolumeClaim": {"claimName": pod.models_claim, "readOnly": True}})
+    return mounted
 
 
-def _labels(server: Deployed) -> dict[str, str]:
+def _labels(server: DeployedServer) -> dict[str, str]:
     return {"app.kubernetes.io/name": "naiad", "app.kubernetes.io/instance": server.name}
 
 
-def _scraping(server: Deployed) -> dict[str, str]:
-    """Where Prometheus finds metrics, by the annotations that most installations look for."""
+def _scraping(server: DeployedServer) -> dict[str, str]:
+    """The pod annotations by which most installations of Prometheus find the metrics port."""
     if "metrics" not in server.ports:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What of a server's options those need to know who start and watch it."""
+"""The properties of a server that its deployment needs: flags, ports, probes, folders, time to stop."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.errors import DeploymentError
 
-__all__ = ["LIVE", "READY", "STORE", "Deployed", "deployed"]
+__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server"]
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 STORE = "/var/lib/naiad"
-"""Where containers have the store: the one folder, beside those for temporary files, that is written to."""
+"""Folder of the store in containers; only this folder and the one for temporary files are writable."""
+_STOP_MARGIN_SECONDS = 10  # after the exit timeout, the server ends its guests
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
-    """A server that something else starts.
+class DeployedServer:
+    """A server that systemd, Kubernetes or KServe starts.
 
     Attributes:
-        name: Of what is made for it.
-        flags: As on its command line, but for the store, which its host decides on.
-        ports: Numbers by name: `http`, `grpc`, `metrics`.
-        uses_tls: Whether HTTP is TLS.
-        grace: Seconds it may take to end.
-        folders: Folders of the machine it reads: repositories, backends, environments.
+        name: Name of the unit or of the Kubernetes objects.
+        flags: The server's flags, except `--env-store`: the deployment chooses the store.
+        ports: Port numbers by name: `http`, `grpc`, `metrics`, `openai`.
+        uses_tls: Whether the HTTP port uses TLS.
+        grace: Seconds that the server may take to stop.
+        folders: Folders that the server reads: repositories, backends, environments.
     """
 
     name: str
@@ -42,27 +43,29 @@ class Deployed:
     folders: tuple[Path, ...]
 
     def probe(self, path: str, **more: int) -> dict[str, Any]:
-        """A probe of Kubernetes that asks for a path."""
+        """A Kubernetes probe that requests a path; *more* are its other settings, such as `periodSeconds`."""
         scheme = {"scheme": "HTTPS"} if self.uses_tls else {}
         return {"httpGet": {"path": path, "port": "http", **scheme}, **more}
 
 
 def _backends(options: ServerOptions) -> list[Path]:
+    """The backend directories, without the one that is installed with naiad."""
     return [folder for folder in options.backends.directories if folder != shipped_backends()]
 
 
-def deployed(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> Deployed:
-    """What to know of a server with these options, which come from these flags.
+def describe_server(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
+    """The deployed server with these options, which come from these flags.
 
     Raises:
-        DeploymentError: If it could not be watched, or the name is none of Kubernetes.
+        DeploymentError: If the name is not valid in Kubernetes, or the server's health cannot be probed.
     """
     if not _NAME.fullmatch(name):
         raise DeploymentError(
-            f"--name={name}: use small letters, digits and '-', 63 at most, with a letter or digit first and last"
+            f"cannot use --name={name}: a name has 1 to 63 lowercase letters, digits and '-'; the first and last are "
+            "not '-'"
         )
     if not options.http.is_enabled:
-        raise DeploymentError("--allow-http=false: health is asked for by HTTP; leave it on")
+        raise DeploymentError("cannot deploy with --allow-http=false: the health probes use HTTP; enable it")
     ports = {"http": options.http.port}
     if options.grpc.is_enabled:
         ports["grpc"] = options.grpc.port
@@ -72,13 +75,16 @@ def deployed(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]
         ports["openai"] = options.openai.port
     unknown = [port for port, number in ports.items() if number == 0]
     if unknown:
-        raise DeploymentError(f"--{unknown[0]}-port=0 is any port, and others have to know which; name one")
-    named = (*options.models.repositories, *_backends(options), *options.environments.directories)
-    return Deployed(
+        raise DeploymentError(
+            f"cannot deploy with --{unknown[0]}-port=0: 0 means an arbitrary port; name a port for the clients"
+        )
+    places = (*options.models.repositories, *_backends(options), *options.environments.directories)
+    return DeployedServer(
         name=name,
         flags=tuple(format_flag(flag, text) for flag, text in flags if flag.name != "env-store"),
         ports=ports,
         uses_tls=options.http.tls is not None,
-        grace=options.general.exit_timeout_secs + 10,
-        folders=tuple(path for path in named if isinstance(path, Path)),
+        grace=options.general.exit_timeout_secs + _STOP_MARGIN_SECONDS,
+        # The others are URIs of remote repositories.
+        folders=tuple(path for path in places if isinstance(path, Path)),
     )

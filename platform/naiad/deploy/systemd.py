@@ -1,11 +1,11 @@
-"""A unit of systemd: a user made for the service alone, one folder to write in, an end that waits for requests."""
+"""A systemd unit: its own dynamic user, one writable folder, and a stop that waits for requests in flight."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from naiad.deploy.server import Deployed
+from naiad.deploy.server import DeployedServer
 from naiad.errors import DeploymentError
 
 __all__ = ["unit"]
@@ -22,12 +22,12 @@ Type=exec
 ExecStart={command}
 Restart=on-failure
 RestartSec=2
-# Guests are ended by the server, in order; the rest, if any, after the time.
+# SIGTERM goes to the server only, which ends its guests in order; after the timeout, SIGKILL goes to all.
 KillMode=mixed
 TimeoutStopSec={grace}
 TimeoutStartSec=infinity
 
-# A user of its own without password or home; the only folder to write in is /var/lib/{name}.
+# The service has a user of its own; the only folder that the user may write to is /var/lib/{name}.
 DynamicUser=yes
 StateDirectory={name}
 Environment=NAIAD_STORE=%S/{name}
@@ -48,26 +48,29 @@ LimitNOFILE=65536
 [Install]
 WantedBy=multi-user.target
 """
-_PRIVILEGED = 1024
+_UNPRIVILEGED_PORT = 1024
+"""Lower ports need CAP_NET_BIND_SERVICE."""
 _MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
 
 
-def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: str = "", gpus: bool = False) -> str:
-    """The unit.
+def unit(
+    server: DeployedServer, command: Sequence[str], *, memory: str = "", cpus: str = "", gpus: bool = False
+) -> str:
+    """The text of the unit.
 
     Args:
-        server: What is served.
-        command: The program, with its full path, and what comes before the server's flags.
-        memory: What the server and its guests may use together, as `8G`.
-        cpus: How many processors.
+        server: The server.
+        command: The program, with its full path, and arguments that precede the server's flags.
+        memory: Memory limit of the server and its guests together, such as `8G`; empty for none.
+        cpus: Number of processors; empty for no limit.
         gpus: Whether guests use devices.
 
     Raises:
-        DeploymentError: If *cpus* or *memory* is nothing that systemd takes.
+        DeploymentError: If *cpus* or *memory* is not a quantity of systemd.
     """
     if memory and not _MEMORY.fullmatch(memory):
-        raise DeploymentError(f"--memory={memory} is no amount of memory as systemd writes it, such as 8G or 50%")
-    needs_port = any(port < _PRIVILEGED for port in server.ports.values())
+        raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of systemd, such as 8G or 50%")
+    needs_capability = any(port < _UNPRIVILEGED_PORT for port in server.ports.values())
     limits = [f"MemoryMax={memory}"] * bool(memory)
     if cpus:
         limits.append(f"CPUQuota={_percent(cpus)}%")
@@ -76,7 +79,7 @@ def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: st
         command=" \\\n    ".join(_quoted(word) for word in (*command, *server.flags)),
         grace=server.grace,
         private_devices="no" if gpus else "yes",
-        capabilities="CAP_NET_BIND_SERVICE" if needs_port else "",
+        capabilities="CAP_NET_BIND_SERVICE" if needs_capability else "",
         limits="".join(f"{line}\n" for line in limits),
     )
 
@@ -84,11 +87,11 @@ def unit(server: Deployed, command: Sequence[str], *, memory: str = "", cpus: st
 def _percent(cpus: str) -> int:
     percent = round(float(cpus) * 100) if re.fullmatch(r"\d+(\.\d+)?", cpus) else 0
     if not percent:
-        raise DeploymentError(f"--cpus={cpus} is no number of processors, such as 1.5")
+        raise DeploymentError(f"cannot use --cpus={cpus}: expected a number of processors, such as 1.5")
     return percent
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd reads it: `%` and `$` stand for something there."""
+    """A word in systemd's syntax; `%` and `$` are doubled, because they begin specifiers and variables there."""
     escaped = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"')
     return escaped if re.fullmatch(r"[^\s'\"\\;]+", word) else f'"{escaped}"'

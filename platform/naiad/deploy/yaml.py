@@ -1,4 +1,4 @@
-"""Writing YAML: maps, lists and scalars, each text in the quotes of JSON, which YAML understands."""
+"""Writes YAML: maps, lists and scalars. Text is quoted as in JSON, of which YAML is a superset."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 __all__ = ["documents"]
 
-# What no reader of YAML, of whatever version, takes for anything but a text.
+# Text that every version of YAML reads as text without quotes. `_WORDS` match, and YAML 1.1 reads them as booleans.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 def documents(values: Iterable[Mapping[str, Any]]) -> str:
-    """Some documents in one text."""
+    """The text of several documents, separated by `---`."""
     return "---\n".join("\n".join(_lines(value, 0)) + "\n" for value in values)
 
 

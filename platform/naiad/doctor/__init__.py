@@ -1,1 +1,1 @@
-"""Looks for what would go wrong with a repository on this machine, before a server is started."""
+"""`naiad doctor`: finds what would fail if this machine served a repository, by running the server's own checks."""

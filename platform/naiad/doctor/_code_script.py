@@ -1,11 +1,12 @@
-"""Run by a model's interpreter to read the model's code without running it; prints one line of JSON.
+"""A script that a model's interpreter runs; it reads the model's code and prints one line of JSON.
 
-The interpreter that will run the code knows best what it can parse and what it can import. Must run on Python 3.8.
-Kept as a file of its own so that linters and tests see it; its text is passed with `-c`.
+It parses the code and resolves its imports; it runs neither. It must run on Python 3.8. The text of this file is passed
+with `-c`; it is a file so that linters and tests see it.
 """
 
 # ruff: noqa: T201, PTH100, PTH112, PTH113, PTH118, PTH120, UP006, UP031, UP035, UP045
-# No pathlib: it would be imported for this alone. Old spellings of types, for an old Python.
+# PTH: pathlib would be imported for this alone, once for each version of each model. UP: for Python 3.8.
+# T201: printing is how the script reports.
 
 import ast
 import difflib
@@ -28,8 +29,8 @@ OLDER_DIALECT = "triton_python_backend."
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Reader:
-    """Reads the code of a model and of the modules beside it that it imports."""
+class CodeReader:
+    """Collects problems and missing imports of a model's code, and of the modules beside it that it imports."""
 
     def __init__(self, folders: List[str], known: List[str], *, is_package: bool) -> None:
         self.folders = [os.path.abspath(folder) for folder in folders]
@@ -38,16 +39,16 @@ class Reader:
         self.problems: List[Dict[str, Any]] = []
         self.missing: List[Dict[str, Any]] = []
         self.seen: Set[str] = set()
-        self.waiting: List[str] = []
+        self.pending: List[str] = []
 
     def read(self, main: str) -> None:
-        """Read the model's own file and whatever it leads to beside it."""
+        """Read the model's file, and the files beside it that it imports, directly or not."""
         tree = self._parse(main)
         if tree is not None:
             self._check_class(main, tree)
             self._imports(main, tree)
-        while self.waiting:
-            path = self.waiting.pop()
+        while self.pending:
+            path = self.pending.pop()
             tree = self._parse(path)
             if tree is not None:
                 self._imports(path, tree)
@@ -60,14 +61,14 @@ class Reader:
             tree = ast.parse(text, path)
             compile(tree, path, "exec")
         except SyntaxError as error:
-            self._problem("syntax", path, error.lineno or 0, error.msg)
+            self._add_problem("syntax", path, error.lineno or 0, error.msg)
         except (OSError, UnicodeDecodeError, ValueError) as error:
-            self._problem("unreadable-code", path, 0, str(error))
+            self._add_problem("unreadable-code", path, 0, str(error))
         else:
             return tree
         return None
 
-    def _problem(self, code: str, path: str, line: int, message: str) -> None:
+    def _add_problem(self, code: str, path: str, line: int, message: str) -> None:
         self.problems.append({"code": code, "file": path, "line": line, "message": message})
 
     # -- the class ------------------------------------------------------------------------------------------------
@@ -77,24 +78,29 @@ class Reader:
         model = classes.get(CLASS)
         if model is None:
             if CLASS not in set(bound_names(tree)) and "*" not in set(bound_names(tree)):
-                self._problem("no-class", path, 0, "it defines no class " + CLASS)
+                self._add_problem("no-class", path, 0, "it defines no class " + CLASS)
             return
         methods = methods_of(model, classes)
         if methods is None:
-            return  # a base class or a decorator of another module may do anything
+            return  # a base class or decorator of another module may define any method
         if "execute" not in methods:
-            self._problem("no-execute", path, model.lineno, CLASS + " has no method execute(self, requests)")
+            self._add_problem("no-execute", path, model.lineno, CLASS + " has no method execute(self, requests)")
         for name, wanted in ARGUMENTS.items() if OLDER_DIALECT not in text_of_imports(tree) else ():
             method = methods.get(name)
             if isinstance(method, Function):
                 self._check_method(path, method, wanted)
 
     def _check_method(self, path: str, method: Any, wanted: Tuple[str, ...]) -> None:
-        if not method.decorator_list and not takes(method.args, len(wanted)):
+        if not method.decorator_list and not accepts_positional(method.args, len(wanted)):
             signature = "%s(%s)" % (method.name, ", ".join(wanted))
-            self._problem("arguments", path, method.lineno, "%s cannot be called as %s" % (method.name, signature))
+            self._add_problem("arguments", path, method.lineno, "%s cannot be called as %s" % (method.name, signature))
         if method.name == "execute" and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(method)):
-            self._problem("generator", path, method.lineno, "execute yields, so that calling it runs none of it")
+            self._add_problem(
+                "generator",
+                path,
+                method.lineno,
+                "execute contains yield, so calling it returns a generator and runs nothing",
+            )
 
     # -- imports --------------------------------------------------------------------------------------------------
 
@@ -112,8 +118,8 @@ class Reader:
 
     def _import_relative(self, path: str, node: ast.ImportFrom, kind: str, names: List[str]) -> None:
         if not self.is_package and os.path.dirname(path) in self.folders:
-            text = "a module of a shared backend is no part of a package: 'from .%s import' fails" % (node.module or "")
-            self._problem("relative-import", path, node.lineno, text)
+            text = "a module of a shared backend is not in a package: 'from .%s import' fails" % (node.module or "")
+            self._add_problem("relative-import", path, node.lineno, text)
             return
         folder = os.path.dirname(path)
         for _ in range(node.level - 1):
@@ -123,16 +129,16 @@ class Reader:
             found = [each for each in (where + ".py", os.path.join(where, "__init__.py")) if os.path.isfile(each)]
             if found:
                 self._follow(found[0])
-            elif node.module and not os.path.isdir(where) and not compiled(folder, name):
-                self._missing(path, node.lineno, kind, "." * node.level + name, where + ".py")
+            elif node.module and not os.path.isdir(where) and not is_compiled(folder, name):
+                self._add_missing(path, node.lineno, kind, "." * node.level + name, where + ".py")
 
     def _import(self, path: str, line: int, kind: str, module: str, names: List[str]) -> None:
         top = module.partition(".")[0]
         if top in self.known or top in sys.builtin_module_names:
             return
-        spec = find(top)
+        spec = find_spec(top)
         if spec is None:
-            self._missing(path, line, kind, module, "")
+            self._add_missing(path, line, kind, module, "")
             return
         self._follow(spec.origin)
         parts = module.split(".")[1:]
@@ -142,9 +148,9 @@ class Reader:
             name += "." + parts.pop(0)
             inner = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
             if inner is None:
-                # Packages may make modules while they are imported; a folder without code makes none.
+                # A package may add modules while it is imported, as `six.moves`; a namespace package cannot.
                 if is_namespace:
-                    self._missing(path, line, kind, name, "")
+                    self._add_missing(path, line, kind, name, "")
                 return
             spec = inner
             self._follow(spec.origin)
@@ -155,14 +161,14 @@ class Reader:
                     self._follow(inner.origin)
 
     def _follow(self, origin: Optional[str]) -> None:
-        """Read a file later if it is the model's own."""
+        """Read a file later if it is one of the model's files."""
         if origin is None or not origin.endswith(".py") or origin in self.seen:
             return
         if any(os.path.abspath(origin).startswith(folder + os.sep) for folder in self.folders):
             self.seen.add(origin)
-            self.waiting.append(origin)
+            self.pending.append(origin)
 
-    def _missing(self, path: str, line: int, kind: str, name: str, wanted: str) -> None:
+    def _add_missing(self, path: str, line: int, kind: str, name: str, wanted: str) -> None:
         top = name.partition(".")[0]
         near = difflib.get_close_matches(top, [each.name for each in pkgutil.iter_modules(sys.path)], n=5, cutoff=0.75)
         near.sort(key=lambda each: each[0] != top[0])  # people rarely mistype the first letter
@@ -171,21 +177,25 @@ class Reader:
         )
 
 
-def find(top: str) -> Optional[importlib.machinery.ModuleSpec]:
-    """Where a module would be imported from; importing nothing."""
+def find_spec(top: str) -> Optional[importlib.machinery.ModuleSpec]:
+    """The spec of a top-level module, without importing it; None if there is no such module."""
     try:
         return importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
 
 
-def compiled(folder: str, name: str) -> bool:
-    """Whether a compiled module of that name lies in a folder."""
+def is_compiled(folder: str, name: str) -> bool:
+    """Whether a folder has a compiled module of this name."""
     return any(os.path.isfile(os.path.join(folder, name + end)) for end in importlib.machinery.EXTENSION_SUFFIXES)
 
 
 def imports_in(node: ast.AST, kind: str) -> Iterator[Tuple[ast.AST, str]]:
-    """All imports below a node, and whether a failure of each would be one of the module."""
+    """All imports below a node, each with its kind.
+
+    The kind is REQUIRED if a failure makes the import of the module fail, DEFERRED inside a function, and OPTIONAL
+    where the code handles the failure or has an `if` around the import.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child, kind
@@ -203,7 +213,7 @@ def imports_in(node: ast.AST, kind: str) -> Iterator[Tuple[ast.AST, str]]:
 
 
 def catches(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler takes errors of imports."""
+    """Whether an exception handler catches errors of imports."""
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -211,7 +221,7 @@ def catches(handler: ast.ExceptHandler) -> bool:
 
 
 def text_of_imports(tree: ast.Module) -> str:
-    """The modules a file imports."""
+    """The modules that a file imports, each followed by a dot, separated by spaces."""
     return " ".join(
         [node.module + "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
         + [alias.name + "." for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -219,7 +229,7 @@ def text_of_imports(tree: ast.Module) -> str:
 
 
 def bound_names(tree: ast.Module) -> Iterator[str]:
-    """Names that statements other than classes bind anywhere in a module, `*` for all of another's."""
+    """Names that a module binds, other than by classes; `*` for `from x import *`."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
@@ -231,7 +241,7 @@ def bound_names(tree: ast.Module) -> Iterator[str]:
 
 
 def methods_of(model: ast.ClassDef, classes: Dict[str, ast.ClassDef]) -> Optional[Dict[str, ast.AST]]:
-    """What a class and its bases define by name; None where that cannot be told from the file."""
+    """The attributes of a class and its bases, by name; None if the file does not show all of them."""
     if model.decorator_list or model.keywords:
         return None
     found: Dict[str, ast.AST] = {}
@@ -255,27 +265,27 @@ def methods_of(model: ast.ClassDef, classes: Dict[str, ast.ClassDef]) -> Optiona
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything below a node that is in no function or class of its own."""
+    """All nodes below a node, without those inside nested functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, (*Function, ast.ClassDef, ast.Lambda)):
             yield from own_nodes(child)
 
 
-def takes(args: ast.arguments, count: int) -> bool:
-    """Whether a function can be called with so many arguments."""
+def accepts_positional(args: ast.arguments, count: int) -> bool:
+    """Whether a function can be called with this number of positional arguments."""
     positional = len(args.posonlyargs) + len(args.args)
     needed_by_name = sum(default is None for default in args.kw_defaults)
     return positional - len(args.defaults) <= count <= (1000 if args.vararg else positional) and not needed_by_name
 
 
 def main() -> None:
-    """Print what is wrong with the code."""
-    asked = json.loads(sys.argv[1])
+    """Print the problems and the missing imports."""
+    request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
-    sys.path += asked["folders"]  # as the guest does: the environment's own modules come first
-    reader = Reader(asked["folders"], asked["known"], is_package=asked["is_package"])
-    reader.read(asked["file"])
+    sys.path += request["folders"]  # as the guest does: the environment's own modules come first
+    reader = CodeReader(request["folders"], request["known"], is_package=request["is_package"])
+    reader.read(request["file"])
     print(MARK + json.dumps({"problems": reader.problems, "missing": reader.missing}))
 
 

@@ -1,7 +1,7 @@
-"""Compiled modules: whether this machine's libraries have the symbols that they ask for.
+"""Examines compiled modules: whether this machine's libraries have the symbol versions that they require.
 
-Symbols carry versions: a file that asks for GLIBC_2.34 or GLIBCXX_3.4.30 is refused by the loader of a system whose
-library knows no such version, and the import fails. Read from the files; nothing is loaded.
+A shared library requires versions such as GLIBC_2.34 or GLIBCXX_3.4.30 of the libraries it links to. The loader of an
+older system rejects the file, and the import fails. The versions are read from the ELF files; nothing is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from naiad.environments.ready_environment import ReadyEnvironment
 __all__ = ["examine_binaries", "examine_own_modules"]
 
 _RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
-"""Libraries of compilers that conda environments bring along, and conda's packages of them."""
+"""Runtime libraries of compilers, and the conda packages that install them in an environment."""
 
 _SYSTEM_FOLDERS = tuple(
     Path(folder)
@@ -38,17 +38,17 @@ _GLIBC = "GLIBC_"
 
 
 def examine_binaries(environment: ReadyEnvironment) -> list[Finding]:
-    """What compiled modules of an environment ask for in vain."""
+    """Findings about symbol versions that compiled modules of an environment require and this machine lacks."""
     return list(_examine(_compiled_in(environment.prefix), environment.prefix))
 
 
 def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
-    """Compiled modules that a model brings beside its code: their symbols, and the Python they are for."""
+    """Findings about compiled modules beside a model's code: their symbol versions and their Python version."""
     files = sorted(folder.glob("*.so"))
     yield from _examine(files, environment.prefix)
     for file in files:
         parts = file.name.split(".")
-        tag = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - name.tag.so
+        tag = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - the name is module.tag.so
         if tag.startswith("cpython-") and environment.abi and tag != environment.abi:
             yield Finding(
                 severity=Severity.ERROR,
@@ -65,34 +65,35 @@ def _compiled_in(prefix: Path) -> Iterator[Path]:
 
 
 def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
-    wanting: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    missing: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
     for file in files:
         for library, version in required_versions(file):
-            if not _has(library, version, prefix):
-                wanting[library, version].append(file)
+            if not _is_available(library, version, prefix):
+                missing[library, version].append(file)
+    # One finding a library, about the newest version: a library that has it has the older ones, too.
     newest: dict[str, tuple[str, list[Path]]] = {}
-    for (library, version), asking in wanting.items():
-        if library not in newest or _key(version) > _key(newest[library][0]):
-            newest[library] = (version, asking)
-    for library, (version, asking) in sorted(newest.items()):
-        others = len(asking) - 1
+    for (library, version), requiring in missing.items():
+        if library not in newest or _version_key(version) > _version_key(newest[library][0]):
+            newest[library] = (version, requiring)
+    for library, (version, requiring) in sorted(newest.items()):
+        others = len(requiring) - 1
         more = f" and {others} other file{'s' if others > 1 else ''} need" if others else " needs"
         yield Finding(
             severity=Severity.ERROR,
             code="missing-symbols",
-            message=f"{asking[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
+            message=f"{requiring[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
             advice=_advice(library),
-            where=str(asking[0]),
+            where=str(requiring[0]),
         )
 
 
-def _has(library: str, version: str, prefix: Path) -> bool:
+def _is_available(library: str, version: str, prefix: Path) -> bool:
     if version.startswith(_GLIBC):
         return _glibc_has(version)
     if library not in _RUNTIMES:
-        return True  # libraries that wheels bring along; their names are their own
+        return True  # a library inside a wheel, which the wheel's build has matched
     found = _find(library, prefix)
-    return found is None or _names_in(found, version)
+    return found is None or _defines_version(found, version)
 
 
 def _glibc_has(version: str) -> bool:
@@ -100,7 +101,7 @@ def _glibc_has(version: str) -> bool:
     try:
         return kind != "glibc" or Version(version.removeprefix(_GLIBC)) <= Version(here)
     except InvalidVersion:
-        return True  # GLIBC_PRIVATE and the like
+        return True  # GLIBC_PRIVATE has no number
 
 
 def _find(library: str, prefix: Path) -> Path | None:
@@ -109,8 +110,8 @@ def _find(library: str, prefix: Path) -> Path | None:
 
 
 @functools.cache
-def _names_in(library: Path, version: str) -> bool:
-    """Whether a library defines a version: its name stands among the library's strings."""
+def _defines_version(library: Path, version: str) -> bool:
+    """Whether a library defines a symbol version: the string table has the version's name."""
     return version.encode() + b"\0" in library.read_bytes()
 
 
@@ -123,8 +124,8 @@ def _provider(library: str, prefix: Path) -> str:
 def _advice(library: str) -> str:
     if library in _RUNTIMES:
         return f"add a newer {_RUNTIMES[library]} to the environment, or run on a newer system"
-    return "build the environment on a system as old as the oldest it is to run on, or run on a newer one"
+    return "build the environment on the oldest system that it must run on, or run it on a newer system"
 
 
-def _key(version: str) -> tuple[int, ...]:
+def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.rpartition("_")[2].split(".") if part.isdigit())

@@ -1,4 +1,8 @@
-"""The code of a model, read by the interpreter that would run it."""
+"""Examines the code of a model, with the interpreter that would run it.
+
+`_code_script.py` runs under that interpreter, which may be another version of Python than ours: only it knows which
+syntax it parses and which modules it finds. The script imports nothing of the model.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ __all__ = ["examine_code"]
 
 _MARK = "naiad-code:"
 _TIME_LIMIT = 60.0
-# The guest makes these itself.
-_OF_THE_GUEST = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
+# Modules that the guest provides; the environment need not have them.
+_GUEST_MODULES = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
 _SEVERITIES = {"required": Severity.ERROR, "deferred": Severity.WARNING, "optional": Severity.NOTE}
 _KINDS = {
     "required": "imports {name}, which is not {place}",
     "deferred": "a function imports {name}, which is not {place}",
-    "optional": "imports {name} where it is there, and it is not {place}",
+    "optional": "imports {name} if it is installed, and it is not {place}",
 }
 _ADVICE = {
     "syntax": "correct it, or give the model a newer Python if it is written for one",
@@ -32,7 +36,7 @@ _ADVICE = {
     "no-execute": "define execute(self, requests), which returns one response for each request",
     "arguments": "give it these parameters",
     "generator": "return a list of responses; a decoupled model sends them with request.get_response_sender()",
-    "relative-import": "write it without the dot: the backend's folder is on the path",
+    "relative-import": "write it without the dot: the backend's folder is on sys.path",
 }
 _PACKAGES = {
     "PIL": "pillow",
@@ -44,31 +48,31 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Packages whose modules have other names; for all others they are the same."""
+"""Packages whose name is not the name of their module."""
 
 
 def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Iterator[Finding]:
-    """What is wrong with the code of a version of a model, and what it imports in vain.
+    """Findings about the code of a model's version: syntax, the class, its methods, missing imports.
 
     Raises:
-        ExecutionEnvironmentError: If the interpreter does not work.
+        ExecutionEnvironmentError: If the interpreter does not run the script.
     """
-    asked = {
+    request = {
         "file": str(resolution.model_file),
         "folders": [str(folder) for folder in _folders(resolution)],
-        "known": _OF_THE_GUEST,
+        "known": _GUEST_MODULES,
         "is_package": not resolution.shared,
     }
-    told = run_script(
+    result = run_script(
         environment.python,
         Path(__file__).with_name("_code_script.py"),
         mark=_MARK,
         options=("-E", "-B") if environment.user_site else ("-I", "-B"),
-        arguments=[json.dumps(asked)],
+        arguments=[json.dumps(request)],
         library_path=environment.library_path,
         time_limit=_TIME_LIMIT,
     )
-    for problem in told["problems"]:
+    for problem in result["problems"]:
         yield Finding(
             severity=Severity.ERROR,
             code=problem["code"],
@@ -78,12 +82,12 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
             advice=_ADVICE[problem["code"]],
             where=_where(problem),
         )
-    for missing in told["missing"]:
+    for missing in result["missing"]:
         yield _missing_import(missing, environment)
 
 
 def _folders(resolution: Resolution) -> tuple[Path, ...]:
-    """What the guest appends to `sys.path` (`naiad_stub.loader`)."""
+    """The folders that the guest appends to `sys.path` (`naiad_stub.loader`)."""
     if resolution.shared:
         return resolution.model_file.parent, resolution.utils_dir
     return resolution.version_dir, resolution.model_dir, resolution.utils_dir
@@ -108,12 +112,12 @@ def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
     top = missing["name"].lstrip(".").partition(".")[0]
     if missing["wanted"]:
         return "put that file there, or import it by its right name"
-    near = f"write {missing['near']}, if that is what is meant; else " if missing["near"] else ""
+    near = f"correct it to {missing['near']} if it is misspelled; else " if missing["near"] else ""
     package = _PACKAGES.get(top, top)
     if environment.is_host:
         return f"{near}install {package} beside naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
-    return f"{near}add {package} to the environment and pack it anew"
+    return f"{near}add {package} to the environment and pack it again"
 
 
-def _where(told: dict[str, Any]) -> str:
-    return f"{told['file']}:{told['line']}" if told["line"] else str(told["file"])
+def _where(problem: dict[str, Any]) -> str:
+    return f"{problem['file']}:{problem['line']}" if problem["line"] else str(problem["file"])

@@ -1,4 +1,4 @@
-"""Ensembles: whether the models of their steps are there, and fit."""
+"""Examines ensembles: whether the models of their steps exist and their tensors match."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble_members import check_members
 from naiad.config.model.validate import validate, validate_response_cache
-from naiad.doctor.model import Examined
+from naiad.doctor.model import ExaminedModel
 from naiad.engine.ensembles.check import find_members, needed_models
 from naiad.errors import ConfigError, NaiadError
 from naiad.lifecycle.dependencies import find_cycle
@@ -16,8 +16,8 @@ from naiad.protocol.model_names import model_key
 __all__ = ["examine_ensembles"]
 
 
-def examine_ensembles(models: Mapping[str, Examined]) -> None:
-    """Note what is wrong with the ensembles among some models, which are all there are."""
+def examine_ensembles(models: Mapping[str, ExaminedModel]) -> None:
+    """Add findings to the ensembles among *models*, which must be all models of the repositories."""
     ensembles: dict[str, pb.ModelConfig] = {}
     for key, examined in models.items():
         if examined.message is not None and examined.message.HasField("ensemble_scheduling"):
@@ -33,14 +33,14 @@ def examine_ensembles(models: Mapping[str, Examined]) -> None:
                 raise ConfigError(f"circular dependency between ensembles: {key} -> ... -> {last} -> {key}")
             _check_members(key, message, models)
         except NaiadError as error:
-            models[key].add("config", error, where=str(models[key].files.directory))
+            models[key].add_error("config", error, where=str(models[key].files.directory))
 
 
-def _keys_of(name: str, models: Mapping[str, Examined]) -> Collection[str]:
+def _keys_of(name: str, models: Mapping[str, ExaminedModel]) -> Collection[str]:
     return [key for key, examined in models.items() if examined.files.name == name]
 
 
-def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, Examined]) -> None:
+def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, ExaminedModel]) -> None:
     missing = sorted(needed_models(message) - models.keys())
     if missing:
         raise ConfigError(f"ensemble {key} contains models that are not available or ambiguous: {', '.join(missing)}")
@@ -52,7 +52,7 @@ def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, Exami
                 f"ensemble '{key}' depends on '{member.files.key}' whose required version {step.model_version} is not "
                 "loaded."
             )
-        # One that is broken has findings of its own, and one that completes itself is known when it is loaded.
+        # Without tensors, a model is broken, which has a finding of its own, or completes its configuration on loading.
         if member.message is not None and member.message.input and member.message.output:
             members[step.model_name] = member.message
     if {step.model_name for step in message.ensemble_scheduling.step} == members.keys():

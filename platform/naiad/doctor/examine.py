@@ -1,4 +1,9 @@
-"""The examination of everything that a server with some options would load."""
+"""Examines everything that a server with some options would use: models, environments, store, ports, memory.
+
+The doctor has few rules of its own. It calls the functions that the server calls (configuration, resolution,
+environments, ensembles) and turns their errors into findings, so that it cannot disagree with the server. Models are
+examined in parallel, because most of the time is spent in interpreters of their environments.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from naiad.config.server.options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
-from naiad.doctor.findings import Finding, Report, Severity
+from naiad.doctor.findings import Examination, Finding, Severity
 from naiad.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
-from naiad.doctor.model import Examined, Ward, examine_model
+from naiad.doctor.model import ExaminationContext, ExaminedModel, examine_model
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import Reporter
@@ -22,87 +27,93 @@ from naiad.resolution.settings import resolution_settings
 __all__ = ["examine"]
 
 
-def examine(options: ServerOptions, reporter: Reporter, *, only: Sequence[str] = (), unpack: bool = True) -> Report:
-    """Examine what a server with these options would load, where it would keep it, and where it would listen.
+def examine(
+    options: ServerOptions, reporter: Reporter, *, only: Sequence[str] = (), can_unpack: bool = True
+) -> Examination:
+    """The findings about a server with these options: its models, its store, its ports and its memory.
 
     Args:
         options: The server's options.
-        reporter: Whoever shows progress.
-        only: Names of models; all of them unless some are given.
-        unpack: Whether archives are unpacked into the store, which a server would do, too.
+        reporter: Receives the progress.
+        only: Names of models; empty for all models.
+        can_unpack: Whether archives may be unpacked into the store, as a server would do.
 
     Raises:
-        NaiadError: If nothing can be examined: a repository cannot be read, or the guest not be laid out.
+        NaiadError: If nothing can be examined: a repository cannot be read, or the guest's files cannot be written.
     """
     repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
-        report = Report(tuple(map(str, repositories.given)))
-        report.findings += examine_store(options.environments.store)
-        if report.findings:
-            return report  # nothing of a model can be tried without it
-        _examine_models(report, repositories, _ward(options, reporter, unpack=unpack), only)
+        examination = Examination(tuple(map(str, repositories.given)))
+        examination.findings += examine_store(options.environments.store)
+        if examination.findings:
+            return examination  # without a store, no environment can be prepared
+        _examine_models(examination, repositories, _context(options, reporter, can_unpack=can_unpack), only)
     finally:
         repositories.close()
-    report.findings += [*examine_temporary(), *examine_ports(options)]
-    return report
+    examination.findings += [*examine_temporary(), *examine_ports(options)]
+    return examination
 
 
-def _ward(options: ServerOptions, reporter: Reporter, *, unpack: bool) -> Ward:
+def _context(options: ServerOptions, reporter: Reporter, *, can_unpack: bool) -> ExaminationContext:
     environments = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
     resolution = resolution_settings(options)
-    return Ward(options=options, resolution=resolution, environments=environments, reporter=reporter, unpacks=unpack)
+    return ExaminationContext(
+        options=options, resolution=resolution, environments=environments, reporter=reporter, can_unpack=can_unpack
+    )
 
 
-def _examine_models(report: Report, repositories: Repositories, ward: Ward, only: Sequence[str]) -> None:
-    found = repositories.scan()
-    wanted = _wanted(found, only)
-    # Of those that are not wanted it matters what they are, as ensembles need them.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of the time interpreters are at work
-        examined = pool.map(lambda files: _examined(files, repositories, ward), found.models.values())
-        models = dict(zip(found.models, examined, strict=True))
+def _examine_models(
+    examination: Examination, repositories: Repositories, context: ExaminationContext, only: Sequence[str]
+) -> None:
+    scan = repositories.scan()
+    wanted = _wanted(scan, only)
+    # All models are examined, also those that are not wanted: a wanted ensemble may contain them.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        examined = pool.map(lambda files: _fetch_and_examine(files, repositories, context), scan.models.values())
+        models = dict(zip(scan.models, examined, strict=True))
     examine_ensembles(models)
-    report.models = len(wanted)
-    report.findings += _duplicates(found, only)
+    examination.models = len(wanted)
+    examination.findings += _duplicates(scan, only)
     for key in wanted:
-        report.findings += models[key].findings
-    if not found.models and not found.duplicates:
-        report.findings.append(
+        examination.findings += models[key].findings
+    if not scan.models and not scan.duplicates:
+        examination.findings.append(
             Finding(
                 severity=Severity.WARNING,
                 code="no-models",
-                message="there is no model",
+                message="the repositories have no models",
                 advice="each directory in a repository is a model: <repository>/<model>/<version>/model.py",
-                where=", ".join(report.repositories),
+                where=", ".join(examination.repositories),
             )
         )
-    report.findings += examine_memory(sum(models[key].guests for key in wanted))
+    examination.findings += examine_memory(sum(models[key].guests for key in wanted))
 
 
-def _examined(files: ModelFiles, repositories: Repositories, ward: Ward) -> Examined:
+def _fetch_and_examine(files: ModelFiles, repositories: Repositories, context: ExaminationContext) -> ExaminedModel:
     repositories.fetch(files)
-    return examine_model(files, ward)
+    return examine_model(files, context)
 
 
-def _wanted(found: RepositoryScan, only: Sequence[str]) -> list[str]:
-    wanted = list(found.models) if not only else []
+def _wanted(scan: RepositoryScan, only: Sequence[str]) -> list[str]:
+    wanted = list(scan.models) if not only else []
     for name in only:
-        named: list[ModelFiles] = models_named(name, found.models)
-        if not named and name not in found.duplicates:
-            raise RepositoryError(f"there is no model '{name}'; there are {', '.join(found.models) or 'none'}")
+        named: list[ModelFiles] = models_named(name, scan.models)
+        if not named and name not in scan.duplicates:
+            raise RepositoryError(f"cannot find model '{name}'; the models are: {', '.join(scan.models) or 'none'}")
         wanted += [files.key for files in named]
     return wanted
 
 
-def _duplicates(found: RepositoryScan, only: Sequence[str]) -> list[Finding]:
+def _duplicates(scan: RepositoryScan, only: Sequence[str]) -> list[Finding]:
     return [
         Finding(
             severity=Severity.ERROR,
             code="duplicate",
-            message="it is in two or more repositories, and none of them is loaded",
+            message="several repositories have this model, and the server loads none of them",
             advice="keep one, rename one, or serve with --model-namespacing=true",
             model=name,
             where=", ".join(str(files.directory) for files in places),
         )
-        for name, places in found.duplicates.items()
+        for name, places in scan.duplicates.items()
         if not only or name in only
     ]

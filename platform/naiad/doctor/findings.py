@@ -1,38 +1,38 @@
-"""What the doctor finds: each with what is wrong, where, and what to do."""
+"""The doctor's findings: each says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Finding", "Report", "Severity"]
+__all__ = ["Examination", "Finding", "Severity"]
 
 
 class Severity(enum.Enum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """The model or server would not start, or fail every request."""
+    """The model or server does not start, or fails every request."""
 
     WARNING = "warning"
-    """It may fail, or not as it is meant."""
+    """The model or server may fail, or differ from what its author intended."""
 
     NOTE = "note"
-    """It works, and not everything the code foresees is there."""
+    """The model works without something that its code can use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
-        severity: How bad it is.
-        code: What kind of thing it is, in a word that scripts may rely on (docs/reference/doctor.md).
+        severity: The severity.
+        code: The kind of problem; scripts may rely on these words (docs/reference/doctor.md).
         message: What is wrong.
         advice: What to do.
-        model: The model it concerns, empty for the server or machine.
-        version: The version of it, None for all.
-        where: File, with line where there is one; empty for none.
+        model: The model; empty for the server or the machine.
+        version: The model's version, None for all versions.
+        where: Path of a file, with a line number if there is one; empty for none.
     """
 
     severity: Severity
@@ -45,13 +45,13 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
-    """One examination.
+class Examination:
+    """The result of one examination.
 
     Attributes:
-        repositories: What was examined.
-        models: How many models.
-        findings: What was found, models in order, the machine last.
+        repositories: The examined repositories.
+        models: Number of examined models.
+        findings: The findings, in the order of the models; those about the machine are last.
     """
 
     repositories: tuple[str, ...]
@@ -59,5 +59,5 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
-        """How many findings of a severity there are."""
+        """The number of findings of a severity."""
         return sum(finding.severity is severity for finding in self.findings)

@@ -1,4 +1,4 @@
-"""The machine: ports, the store of environments, room on its disk and in its memory."""
+"""Examines the machine: ports, the store of environments, disk space and memory."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.progress import Reporter
 from naiad.environments.store.store import Store
 
-__all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "wanting_room"]
+__all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "missing_room"]
 
 GUEST_BYTES = 40 << 20
-"""What a guest takes that has imported numpy and nothing else (measured: 30 to 45 MB)."""
+"""Memory of a guest that has imported only numpy (measured: 30 to 45 MB)."""
 
-_UNPACKED = 4
-"""How many times its size an archive without a manifest may take; conda's take three to four times."""
+_UNPACKED_RATIO = 4
+"""Assumed ratio of unpacked to packed size, for archives without a manifest; conda-pack's archives have 3 to 4."""
 
 
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:
-    """Places that the server would listen at and cannot."""
+    """Findings about addresses at which the server cannot listen."""
     for allowed, name, address, port, shared in (
         (options.http.is_enabled, "http", options.http.address, options.http.port, options.http.reuse_port),
         (options.grpc.is_enabled, "grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port),
         (options.metrics.is_enabled, "metrics", options.metrics.address, options.metrics.port, False),
     ):
-        problem = _why_not(address, port) if allowed and port and not shared else None
+        problem = _listen_error(address, port) if allowed and port and not shared else None
         if problem is not None:
             taken = problem.errno == errno.EADDRINUSE
             yield Finding(
                 severity=Severity.ERROR,
                 code="port-taken" if taken else "address",
                 message=f"{name} cannot be served at {address}:{port}: {problem.strerror or problem}",
-                advice=f"choose another --{name}-port" + (" or stop who listens there" if taken else "")
+                advice=f"choose another --{name}-port" + (" or stop the process that listens there" if taken else "")
                 if taken or problem.errno == errno.EACCES
                 else f"choose another --{name}-address",
             )
 
 
-def _why_not(address: str, port: int) -> OSError | None:
+def _listen_error(address: str, port: int) -> OSError | None:
     try:
         kind, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(kind, socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            # As the server does: without it, closed connections in TIME_WAIT would count as taken ports.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
             listener.listen()
     except OSError as error:
@@ -59,7 +60,7 @@ def _why_not(address: str, port: int) -> OSError | None:
 
 
 def examine_store(root: Path) -> Iterator[Finding]:
-    """Whether environments can be unpacked where they should be."""
+    """A finding if the store of environments cannot be written."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
@@ -69,13 +70,13 @@ def examine_store(root: Path) -> Iterator[Finding]:
             severity=Severity.ERROR,
             code="store",
             message=f"the store of environments cannot be written: {error.strerror or error}",
-            advice="name a directory that can be with --env-store or NAIAD_STORE",
+            advice="name a writable directory with --env-store or NAIAD_STORE",
             where=str(root),
         )
 
 
-def wanting_room(archive: Path, root: Path, reporter: Reporter) -> Finding | None:
-    """What is to be said where an archive that is not unpacked yet has no room.
+def missing_room(archive: Path, root: Path, reporter: Reporter) -> Finding | None:
+    """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked.
 
     Raises:
         ExecutionEnvironmentError: If the archive cannot be read.
@@ -84,32 +85,36 @@ def wanting_room(archive: Path, root: Path, reporter: Reporter) -> Finding | Non
     if store.ready(store.content(archive).digest) is not None:
         return None
     manifest = read_manifest(archive)
-    needed = manifest.size if manifest is not None else archive.stat().st_size * _UNPACKED
+    needed = manifest.size if manifest is not None else archive.stat().st_size * _UNPACKED_RATIO
     free, files = _free(root)
     if free < needed:
         about = "" if manifest is not None else "about "
-        lacking = f"takes {about}{_megabytes(needed)}, and {root} has {_megabytes(free)} left"
+        reason = f"takes {about}{_megabytes(needed)}, and {root} has {_megabytes(free)} left"
     elif manifest is not None and files is not None and files < manifest.files:
-        lacking = f"has {manifest.files} files, and the file system of {root} takes {files} more"
+        reason = f"has {manifest.files} files, and the file system of {root} can store {files} more"
     else:
         return None
     return Finding(
         severity=Severity.ERROR,
         code="disk",
-        message=f"unpacked, it {lacking}",
-        advice="make room (`naiad env gc`), or name another --env-store",
+        message=f"unpacked, it {reason}",
+        advice="free disk space (`naiad env gc`), or name another --env-store",
         where=str(archive),
     )
 
 
 def _free(root: Path) -> tuple[int, int | None]:
-    """Bytes and files that the disk of a folder takes, which need not be there yet; None for any number of files."""
-    found = os.statvfs(next(folder for folder in (root, *root.parents) if folder.is_dir()))
-    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+    """Free bytes and free inodes of a folder's file system; None where inodes are not limited.
+
+    The folder need not exist: its closest existing parent counts. Btrfs and some others report 0 inodes in total,
+    because they allocate them as needed.
+    """
+    status = os.statvfs(next(folder for folder in (root, *root.parents) if folder.is_dir()))
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
 
 def examine_temporary() -> Iterator[Finding]:
-    """Whether models would have a folder for temporary files."""
+    """A finding if models cannot write temporary files."""
     try:
         with tempfile.TemporaryFile():
             pass
@@ -117,13 +122,13 @@ def examine_temporary() -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             code="temporary-folder",
-            message=f"no temporary file can be written: {error.strerror or error}",
-            advice="make room in it, or name a folder that can be written with TMPDIR",
+            message=f"temporary files cannot be written: {error.strerror or error}",
+            advice="free space in the folder of temporary files, or name a writable folder with TMPDIR",
         )
 
 
 def examine_memory(guests: int) -> Iterator[Finding]:
-    """Whether so many model processes have room, if each imported nothing but numpy."""
+    """A finding if the memory is too small for this number of guests, assuming that each imports only numpy."""
     needed, available = guests * GUEST_BYTES, psutil.virtual_memory().available
     if needed > available:
         yield Finding(

@@ -1,4 +1,4 @@
-"""One model: its configuration, what would run each version of it, and its code."""
+"""Examines one model: its configuration, what would run each of its versions, and its code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
 from naiad.doctor.binaries import examine_binaries, examine_own_modules
 from naiad.doctor.code import examine_code
 from naiad.doctor.findings import Finding, Severity
-from naiad.doctor.machine import wanting_room
+from naiad.doctor.machine import missing_room
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
@@ -31,43 +31,43 @@ from naiad.repository.read import config_path, lack_of_tensors, read_config
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.resolve import check_stub_supports, resolve
 
-__all__ = ["Examined", "Ward", "examine_model"]
+__all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
 _ADVICE = {
     "config": "correct the configuration",
     "versions": "make a directory for each version, named by its number, or change version_policy",
     "backend": "put model.py into the version's directory, name an existing backend, or add --backend-directory",
-    "stub": "bring both of the stub and triton_python_backend_utils.py, or neither",
-    "environment": "name an archive or directory that is there, or build it: `naiad env build`, `naiad env pack`",
-    "python": "ask for a Python that models run under here, and install it or give the model an environment of it",
-    "files": "bring the file, or take it out of the configuration",
+    "stub": "add the stub and triton_python_backend_utils.py, or neither of them",
+    "environment": "name an existing archive or directory, or build one: `naiad env build`, `naiad env pack`",
+    "python": "require a supported version of Python, and install it or give the model an environment with it",
+    "files": "add the file, or remove it from the configuration",
 }
 _ORDER = ("backend", "stub", "environment", "python")
-"""What resolution decides, in order: what comes after its last decision is what failed."""
+"""The decisions of resolution, in order; the first one that is missing is the one that failed."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Ward:
-    """What examinations of models share; for use by any number of threads.
+class ExaminationContext:
+    """What the examinations of all models share; thread-safe.
 
     Attributes:
         options: The server's options.
-        resolution: How models are resolved.
+        resolution: The settings of resolution.
         environments: Prepares environments as the server does.
-        reporter: Whoever shows progress.
-        unpacks: Whether archives are unpacked; what cannot be seen without that is left out otherwise.
+        reporter: Receives the progress.
+        can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
     """
 
     options: ServerOptions
     resolution: ResolutionSettings
     environments: EnvironmentManager
     reporter: Reporter
-    unpacks: bool = True
+    can_unpack: bool = True
     _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def compiled_in(self, environment: ReadyEnvironment) -> list[Finding]:
-        """What compiled modules of an environment ask for in vain; its files are read once for all models."""
+    def binary_findings(self, environment: ReadyEnvironment) -> list[Finding]:
+        """Findings about the compiled modules of an environment; its files are read once for all models."""
         with self._lock:
             if environment.prefix not in self._compiled:
                 self._compiled[environment.prefix] = examine_binaries(environment)
@@ -75,14 +75,14 @@ class Ward:
 
 
 @dataclass(slots=True)
-class Examined:
-    """One model after its examination.
+class ExaminedModel:
+    """The result of examining one model.
 
     Attributes:
-        files: Where it lies.
-        message: Its configuration, None if it cannot be read.
-        versions: What would be loaded of it.
-        findings: What was found.
+        files: The model's files.
+        message: The configuration, None if it cannot be read.
+        versions: The versions that a server would load.
+        findings: The findings.
     """
 
     files: ModelFiles
@@ -92,11 +92,11 @@ class Examined:
 
     @property
     def guests(self) -> int:
-        """How many processes serve it."""
+        """The number of processes that would serve the model."""
         return 0 if self.message is None else len(instance_names(freeze(self.message))) * len(self.versions)
 
-    def add(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
-        """Note an error of the server's own code."""
+    def add_error(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
+        """Add a finding for an error that the server's code raised."""
         self.findings.append(
             Finding(
                 severity=Severity.ERROR,
@@ -109,105 +109,114 @@ class Examined:
             )
         )
 
-    def take(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
-        """Note what was found in a version."""
+    def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
+        """Add findings about a version."""
         self.findings += [replace(finding, model=self.files.key, version=version) for finding in findings]
 
 
-def examine_model(files: ModelFiles, ward: Ward) -> Examined:
-    """Examine a model as the server would load it, without starting anything of it."""
-    examined = Examined(files)
-    path = config_path(files, ward.options.models.config_name)
+def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedModel:
+    """The findings about a model; its code is read, and not run."""
+    examined = ExaminedModel(files)
+    path = config_path(files, context.options.models.config_name)
     try:
-        strict = not ward.options.models.auto_complete
-        message = read_config(files, strict=strict, config_name=ward.options.models.config_name)
+        strict = not context.options.models.auto_complete
+        message = read_config(files, strict=strict, config_name=context.options.models.config_name)
     except NaiadError as error:
         place = re.match(rf"{re.escape(str(path))}(:\d+)?(:\d+)?", error.message)
-        examined.add("config", error, where=place[0] if place else str(path))
+        examined.add_error("config", error, where=place[0] if place else str(path))
         return examined
     examined.message = message
     try:
         policy = freeze_version_policy(message.version_policy)
         examined.versions = versions_to_load(policy, available_versions(files), files.name)
     except NaiadError as error:
-        examined.add("versions", error, where=str(files.directory))
+        examined.add_error("versions", error, where=str(files.directory))
         return examined
     if not message.HasField("ensemble_scheduling"):
         for version in examined.versions:
-            _examine_version(examined, message, version, ward)
+            _examine_version(examined, message, version, context)
     return examined
 
 
-def _examine_version(examined: Examined, message: pb.ModelConfig, version: int, ward: Ward) -> None:
+def _examine_version(
+    examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
+) -> None:
     config = freeze(message)
     try:
-        files, settings = examined.files, ward.resolution
+        files, settings = examined.files, context.resolution
         resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
     except ResolutionError as error:
-        examined.add(_failed(error), error, version=version, where=str(examined.files.directory / str(version)))
+        examined.add_error(
+            _undecided_subject(error), error, version=version, where=str(examined.files.directory / str(version))
+        )
         return
-    _examine_configuration(examined, config, resolution, version, ward)
-    environment = _prepared(examined, resolution, version, ward)
+    _examine_configuration(examined, config, resolution, version, context)
+    environment = _prepare_environment(examined, resolution, version, context)
     if environment is None:
         return
     try:
-        examined.take(_examine_environment(resolution, environment, ward), version)
+        examined.add_findings(_examine_environment(resolution, environment, context), version)
     except NaiadError as error:
-        examined.add("python", error, version=version, where=str(environment.python))
+        examined.add_error("python", error, version=version, where=str(environment.python))
     finally:
         if environment.lease is not None:
             environment.lease.release()
 
 
-def _failed(error: ResolutionError) -> str:
-    """What could not be decided."""
+def _undecided_subject(error: ResolutionError) -> str:
+    """The decision that failed; it is the key of the advice."""
     decided = {step.subject for step in error.decided if isinstance(step, Step)}
     return next((subject for subject in _ORDER if subject not in decided), _ORDER[-1])
 
 
 def _examine_configuration(
-    examined: Examined, config: ModelConfig, resolution: Resolution, version: int, ward: Ward
+    examined: ExaminedModel, config: ModelConfig, resolution: Resolution, version: int, context: ExaminationContext
 ) -> None:
-    """What loading checks once the model has completed its configuration, where it completes nothing."""
-    path = str(config_path(examined.files, ward.options.models.config_name))
+    """Add findings about the completed configuration.
+
+    They are skipped for a model that may complete its own configuration, because that requires running its code.
+    """
+    path = str(config_path(examined.files, context.options.models.config_name))
     try:
-        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), ward.options.guests.prewarm)
+        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
     except NaiadError as error:
-        examined.add("config", error, where=path, version=version)
-    if ward.options.models.auto_complete and may_auto_complete(resolution.model_file):
+        examined.add_error("config", error, where=path, version=version)
+    if context.options.models.auto_complete and may_auto_complete(resolution.model_file):
         return
     try:
         validate(config.message, with_io=True)
     except NaiadError as error:
-        examined.add("config", error, where=path, version=version)
+        examined.add_error("config", error, where=path, version=version)
         return
-    wanting = lack_of_tensors(examined.files, config, ward.options.models.config_name)
-    if wanting:
+    missing = lack_of_tensors(examined.files, config, context.options.models.config_name)
+    if missing:
         advice = "name them in config.pbtxt, or define auto_complete_config"
-        finding = Finding(severity=Severity.WARNING, code="no-tensors", message=wanting, advice=advice, where=path)
-        examined.take([finding], version)
+        finding = Finding(severity=Severity.WARNING, code="no-tensors", message=missing, advice=advice, where=path)
+        examined.add_findings([finding], version)
     for read in (read_labels, read_samples, read_states):
         try:
             read(config, examined.files.directory)
         except NaiadError as error:
-            examined.add("files", error, where=path, version=version)
+            examined.add_error("files", error, where=path, version=version)
 
 
-def _prepared(examined: Examined, resolution: Resolution, version: int, ward: Ward) -> ReadyEnvironment | None:
-    """The environment, ready; None if it cannot be, which is then noted, or shall not."""
+def _prepare_environment(
+    examined: ExaminedModel, resolution: Resolution, version: int, context: ExaminationContext
+) -> ReadyEnvironment | None:
+    """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
     archive = _archive(resolution.environment)
     try:
         if archive is not None:
-            finding = wanting_room(archive, ward.options.environments.store, ward.reporter)
+            finding = missing_room(archive, context.options.environments.store, context.reporter)
             if finding is not None:
-                examined.take([finding], version)
+                examined.add_findings([finding], version)
                 return None
-        if not ward.unpacks and (archive is not None or isinstance(resolution.environment, EnvironmentSource)):
+        if not context.can_unpack and (archive is not None or isinstance(resolution.environment, EnvironmentSource)):
             return None
-        return ward.environments.prepare(resolution.environment, python=resolution.python, label=examined.files.key)
+        return context.environments.prepare(resolution.environment, python=resolution.python, label=examined.files.key)
     except NaiadError as error:
         code = "python" if resolution.environment is None else "environment"
-        examined.add(code, error, where=str(resolution.environment or ""), version=version)
+        examined.add_error(code, error, where=str(resolution.environment or ""), version=version)
         return None
 
 
@@ -216,9 +225,11 @@ def _archive(source: Path | EnvironmentSource | None) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def _examine_environment(resolution: Resolution, environment: ReadyEnvironment, ward: Ward) -> Iterator[Finding]:
+def _examine_environment(
+    resolution: Resolution, environment: ReadyEnvironment, context: ExaminationContext
+) -> Iterator[Finding]:
     check_stub_supports(resolution, ".".join(map(str, environment.version)))
     yield from examine_code(resolution, environment)
     yield from examine_own_modules(resolution.model_file.parent, environment)
-    if not environment.is_host:  # what the server itself runs with has been loaded already
-        yield from ward.compiled_in(environment)
+    if not environment.is_host:  # this process has loaded the binaries of its own interpreter
+        yield from context.binary_findings(environment)

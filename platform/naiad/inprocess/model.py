@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
+
+import orjson
 
 from naiad.engine.engine import Engine
 from naiad.frontends.kserve_http.documents import metadata_document, statistics_document
 from naiad.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError, translated
 from naiad.inprocess.loop import LoopThread
-from naiad.inprocess.plain import plain
 from naiad.inprocess.request import InferenceRequest
 from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, Submission
 from naiad.protocol.model_names import LATEST
 
-__all__ = ["Model", "ModelDictionary"]
+__all__ = ["Model", "ModelDictionary", "plain"]
 
 
 class Model:
@@ -177,3 +178,9 @@ class ModelDictionary(dict[tuple[str, int], Model]):
         elif key in self:
             return super().__getitem__(key)
         raise KeyError(f"Unknown Model: {key}")
+
+
+def plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document whose sequences are lists: callers compare and change what they are given."""
+    copy: dict[str, Any] = orjson.loads(orjson.dumps(document))
+    return copy

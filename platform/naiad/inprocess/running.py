@@ -7,15 +7,16 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from naiad.app import build_engine, build_loader
-from naiad.config.server.options import ServerOptions
+from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.engine import Engine
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError, RepositoryError, UnsupportedRequestError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.log_settings import NoLog
 from naiad.frontends.metrics.server import MetricsFrontend
@@ -25,8 +26,9 @@ from naiad.inprocess.metrics import own_families
 from naiad.inprocess.options import Options, log_settings, server_options
 from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
+from naiad.repository.place import LocalPlace
 
-__all__ = ["RunningServer"]
+__all__ = ["RunningServer", "register", "unregister"]
 
 # A program that sets up no logging gets no lines from us, as the package's; one that does gets them where it wants.
 logging.getLogger("naiad").addHandler(logging.NullHandler())
@@ -184,3 +186,45 @@ def _open_log(options: Options) -> ActiveLog | None:
 def _not_loaded(failures: list[NaiadError]) -> InternalError:
     reasons = "\n".join(f"  {failure.message}" for failure in failures)
     return InternalError(f"failed to load all models\n{reasons}")
+
+
+def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None:
+    """Serve one more repository. See `Server.register_model_repository`.
+
+    Raises:
+        UnsupportedRequestError: In another mode than explicit.
+        RepositoryError: If there is no such repository, or it or one of its models is there already.
+    """
+    _require_explicit(server, "registration")
+    if not Path(path).is_dir():
+        raise RepositoryError(f"failed to register '{path}', repository not found")
+    repositories = server.engine.repositories
+    place = LocalPlace(Path(path).absolute())
+    if place.given in repositories.given:
+        raise RepositoryError(f"model repository '{path}' has already been registered", code=Code.ALREADY_EXISTS)
+    known = {files.name for files in repositories.stored()}
+    for directory, name in names.items():
+        if name in known:
+            raise RepositoryError(
+                f"failed to register '{path}': '{directory}' cannot be mapped to '{name}', as there is a model of that "
+                "name",
+                code=Code.ALREADY_EXISTS,
+            )
+    repositories.add(place, names)
+
+
+def unregister(server: RunningServer, path: str) -> None:
+    """Serve a repository no more. See `Server.unregister_model_repository`.
+
+    Raises:
+        UnsupportedRequestError: In another mode than explicit.
+        RepositoryError: If it is not served.
+    """
+    _require_explicit(server, "unregistration")
+    if not server.engine.repositories.remove(str(Path(path).absolute())):
+        raise RepositoryError(f"failed to unregister '{path}', repository not found")
+
+
+def _require_explicit(server: RunningServer, what: str) -> None:
+    if server.options.models.control_mode is not ModelControlMode.EXPLICIT:
+        raise UnsupportedRequestError(f"repository {what} is not allowed if model control mode is not EXPLICIT")

@@ -14,11 +14,9 @@ from naiad.errors import NaiadError, RepositoryError
 from naiad.frontends.kserve_http.documents import server_document
 from naiad.inprocess.enums import MetricFormat
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translated
-from naiad.inprocess.model import Model, ModelDictionary
+from naiad.inprocess.model import Model, ModelDictionary, plain
 from naiad.inprocess.options import Options
-from naiad.inprocess.plain import plain
-from naiad.inprocess.repositories import register, unregister
-from naiad.inprocess.running import RunningServer
+from naiad.inprocess.running import RunningServer, register, unregister
 from naiad.protocol.model_names import LATEST
 
 __all__ = ["Server"]

@@ -37,7 +37,7 @@ def test_what_the_user_says_of_threads_holds(tmp_path):
 
 def test_a_server_has_no_threads_for_linear_algebra():
     code = (
-        "import os; from naiad.cli.serve import _calm_algebra; _calm_algebra()\n"
+        "import os; from naiad.cli.serve import _limit_blas_threads; _limit_blas_threads()\n"
         "import numpy; print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
     )
     environ = {name: value for name, value in os.environ.items() if name not in UNSET}

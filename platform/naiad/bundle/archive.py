@@ -1,4 +1,8 @@
-"""An archive of a bundle on the way to its server: unpacked once, checked file by file, and kept by its digest."""
+"""Archives of bundles: written whole or not at all, unpacked once into the store, checked file by file.
+
+An unpacked bundle is a folder of the store named by the archive's digest. It is unpacked beside that folder and renamed
+after the check, so a folder with that name is always complete; a lock file keeps two servers from unpacking at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from naiad.bundle.make import Bundle
-from naiad.bundle.manifest import MANIFEST_NAME, damage, read_manifest
+from naiad.bundle.manifest import MANIFEST_NAME, find_damage, read_manifest
 from naiad.environments.archives.archive_writer import write_archive
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.archives.manifest import require_usable_here
@@ -19,24 +23,24 @@ from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
 
-__all__ = ["SUFFIXES", "unpacked", "verify", "write_bundle"]
+__all__ = ["SUFFIXES", "unpack_bundle", "verify_bundle", "write_bundle"]
 
 SUFFIXES = (".tar.zst", ".tar.gz")
-"""What names of bundles end in, the default first."""
+"""Suffixes of archives, the default first."""
 _FOLDER = "bundles"
-_SHOWN = 5
+_SHOWN_DIFFERENCES = 5
 
 
 def write_bundle(bundle: Bundle, output: Path, reporter: Reporter) -> None:
-    """Write an archive; it appears whole or not at all.
+    """Write a bundle as an archive; the file appears only when it is complete.
 
     Raises:
-        BundleError: If it cannot be written.
+        BundleError: If the archive cannot be written, or its name has none of the suffixes.
     """
     suffix = next((suffix for suffix in SUFFIXES if output.name.endswith(suffix)), "")
     if not suffix:
-        raise BundleError(f"cannot tell the format of {output} by its name; end it in {' or '.join(SUFFIXES)}")
-    # One folder at the top, so that unpacking fills nobody's own.
+        raise BundleError(f"cannot write {output}: its name shows no format; end it with {' or '.join(SUFFIXES)}")
+    # One top folder, so that `tar -xf` does not scatter files over the current folder.
     members = [replace(member, name=f"{bundle.manifest.name}/{member.name}") for member in bundle.members]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -50,22 +54,22 @@ def write_bundle(bundle: Bundle, output: Path, reporter: Reporter) -> None:
         raise BundleError(f"cannot write {output}: {error.strerror or error}") from error
 
 
-def unpacked(archive: Path, store: Path, reporter: Reporter) -> Path:
-    """The folder of a bundle: that of the archive in the store, unpacked if it was not yet.
+def unpack_bundle(archive: Path, store: Path, reporter: Reporter) -> Path:
+    """The folder of a bundle, unpacked into the store unless it is there already.
 
     Args:
-        archive: The archive, or a folder it was unpacked into.
-        store: The store of environments; bundles lie beside them.
-        reporter: Whoever shows progress.
+        archive: The archive, or the folder of an unpacked bundle.
+        store: The store of environments; it has a folder for bundles.
+        reporter: Receives the progress.
 
     Raises:
-        BundleError: If it is no bundle, not for this machine, or not whole.
+        BundleError: If the file is not a bundle, is for another platform, or is damaged.
         ExecutionEnvironmentError: If the archive cannot be read.
     """
     if archive.is_dir():
         return archive.absolute()
     if not archive.exists():
-        raise BundleError(f"there is no bundle {archive}")
+        raise BundleError(f"cannot unpack {archive}: the file does not exist")
     folder = store / _FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,34 +79,35 @@ def unpacked(archive: Path, store: Path, reporter: Reporter) -> Path:
                 _unpack(archive, target, reporter)
     except OSError as error:
         raise BundleError(
-            f"cannot unpack {archive} into {folder}: {error.strerror or error}; name a folder that can be written with "
-            "--env-store, or unpack it yourself and start ./run"
+            f"cannot unpack {archive} into {folder}: {error.strerror or error}; name a writable folder with "
+            "--env-store, or unpack the archive with tar and start its ./run"
         ) from error
     return _top(archive, target)
 
 
-def verify(place: Path, store: Path, reporter: Reporter) -> list[str]:
-    """What of a bundle is not as it was made, a line each; none for a good one.
+def verify_bundle(place: Path, store: Path, reporter: Reporter) -> list[str]:
+    """The differences between a bundle's files and its manifest, one line each; empty for an intact bundle.
 
     Raises:
-        NaiadError: If it is no bundle, or cannot be read.
+        NaiadError: If it is not a bundle, or cannot be read.
     """
-    folder = unpacked(place, store, reporter)
-    return damage(folder, read_manifest(folder))
+    folder = unpack_bundle(place, store, reporter)
+    return find_damage(folder, read_manifest(folder))
 
 
 def _unpack(archive: Path, target: Path, reporter: Reporter) -> None:
     spread(target.parent)
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=target.parent))
     try:
-        staging.chmod(0o755)
+        staging.chmod(0o755)  # mkdtemp creates it with 0700, and servers of other users share the store
         unpack(archive, staging, reporter=reporter)
         top = _top(archive, staging)
         manifest = read_manifest(top)
         require_usable_here(manifest, where=f"the bundle {archive}")
-        wrong = damage(top, manifest)
-        if wrong:
-            raise BundleError(f"the bundle {archive} is damaged: {'; '.join(wrong[:_SHOWN])}; bring it again")
+        differences = find_damage(top, manifest)
+        if differences:
+            shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
+            raise BundleError(f"cannot use the bundle {archive}: it is damaged ({shown}); copy it again")
         staging.rename(target)
     except (NaiadError, OSError):
         shutil.rmtree(staging, ignore_errors=True)
@@ -110,7 +115,7 @@ def _unpack(archive: Path, target: Path, reporter: Reporter) -> None:
 
 
 def _top(archive: Path, folder: Path) -> Path:
-    found = sorted(folder.glob(f"*/{MANIFEST_NAME}"))
-    if len(found) != 1:
-        raise BundleError(f"{archive} is no bundle of naiad: it holds no {MANIFEST_NAME}; make one with `naiad bundle`")
-    return found[0].parent
+    manifests = sorted(folder.glob(f"*/{MANIFEST_NAME}"))
+    if len(manifests) != 1:
+        raise BundleError(f"cannot use {archive} as a bundle: it has no {MANIFEST_NAME}; make one with `naiad bundle`")
+    return manifests[0].parent

@@ -1,4 +1,4 @@
-"""What `./run` of a bundle starts: its server, with the bundle's flags and those given now."""
+"""The program that `./run` of an unpacked bundle starts: its server, with the bundle's flags and those given now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROGRAM = "run"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the bundle in the folder that is the first argument; the exit code."""
+    """Serve the bundle in the folder `arguments[0]`, or run `doctor` on it; returns the exit code."""
     folder = Path(arguments[0])
     try:
         manifest = read_manifest(folder)
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error.message, file=sys.stderr)
         return 1
     flags = manifest.flags_in(folder)
+    # The bundle's flags come first: of a flag that is given twice, the last one counts.
     match list(arguments[1:]):
         case ["doctor", *rest]:
             from naiad.cli.doctor import doctor

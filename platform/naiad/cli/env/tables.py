@@ -1,4 +1,4 @@
-"""Environments as tables: drawn on a terminal, with plain frames elsewhere, as JSON for scripts."""
+"""The output of `naiad env`: tables drawn with rich on a terminal, plain tables in pipes, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERDICT_HEADERS = ("Archive", "Digest", "Result")
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table that suits where it goes."""
+    """Print a table: with rich on a terminal, as plain text elsewhere."""
     if not sys.stdout.isatty():
         print(f"{title}\n" if title else "", text_table(headers, rows), sep="", end="")
         return
@@ -73,7 +73,7 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[tuple[str, ...]]:
 
 
 def inspection_text(found: Inspection, models: Sequence[str]) -> str:
-    """Everything that is known, one fact a line, then the packages."""
+    """All facts about an environment, one a line, then its packages; unknown facts are left out."""
     entry = found.entry
     sizes = f"{size_text(found.size)} in {found.files} files"
     if found.packed_size:
@@ -100,11 +100,11 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Values of ours as indented JSON; paths as text."""
-    return json.dumps(value, default=_plain, indent=1)
+    """Values of dataclasses, paths and containers as indented JSON text."""
+    return json.dumps(value, default=_to_json_value, indent=1)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return str(value) if isinstance(value, Path) else list(value)

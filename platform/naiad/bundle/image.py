@@ -1,6 +1,10 @@
-"""A bundle as an image that every container runtime takes: an OCI image layout, the same bytes from the same input.
+"""A bundle as a container image: an OCI image layout, with identical bytes for identical input.
 
-The layers are those parts that change at different times: libraries of the system, the server, environments, models.
+There is one layer for each part that changes at its own pace, so that a registry stores an unchanged part once: system
+libraries, the server, environments, models. Without a base image, the first layer has the C library, the loader and the
+other libraries of this machine that the bundle's binaries need, and no shell or package manager.
+
+Format: https://github.com/opencontainers/image-spec (image-layout.md, manifest.md, config.md).
 """
 
 from __future__ import annotations
@@ -8,31 +12,31 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from naiad.bundle.host import HOST_FOLDER
+from naiad.bundle.host import HOST_FOLDER, interpreter_arguments
 from naiad.bundle.make import Bundle
-from naiad.bundle.program import interpreter_arguments
-from naiad.bundle.system import SYSTEM_FOLDERS, system_files
 from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.archive_writer import MTIME, Packed
 from naiad.environments.archives.parallel_gzip import gzip_writer
+from naiad.environments.building.elf import read_dynamic_section
 from naiad.errors import BundleError
 
-__all__ = ["IMAGE_USER", "check_base", "write_image"]
+__all__ = ["check_base", "write_image"]
 
 IMAGE_USER = "65532:0"
-"""No root. Group 0 is that of any uid that a runtime puts in its place, so what the group may write, they may."""
+"""Not root. OpenShift replaces the user with an arbitrary uid in group 0, so folders are writable for group 0."""
 
 _AT = "naiad"
 _STORE = "var/lib/naiad"
-_CREATED = "1980-01-01T00:00:00Z"
+_CREATED = "1980-01-01T00:00:00Z"  # constant, so that the image's digest depends on its files only
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -43,7 +47,13 @@ _STOP = "SIGTERM"
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer: what points to it, and the digest of its tar."""
+    """One layer.
+
+    Attributes:
+        descriptor: The manifest's entry: media type, digest and size of the compressed tar.
+        diff_id: Digest of the uncompressed tar.
+        made_by: Text for the image's history.
+    """
 
     descriptor: dict[str, Any]
     diff_id: str
@@ -51,22 +61,22 @@ class _Layer:
 
 
 def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: Path | None = None) -> str:
-    """Write an image layout; the digest of its manifest.
+    """Write an image layout; returns the digest of its manifest.
 
     Args:
-        bundle: What is in the image, below `/naiad`.
-        options: The server's, for the ports.
-        layout: The folder; what is there of an earlier image is replaced once this one is whole.
-        base: Another layout whose image to build on; libraries of this machine unless given.
+        bundle: The bundle; its files are below `/naiad` in the image.
+        options: The server's options; they determine the exposed ports.
+        layout: Folder to write; an existing layout is replaced when the new one is complete.
+        base: Layout with the image to build on; None for this machine's libraries.
 
     Raises:
-        BundleError: If it cannot be written, or the base cannot be used.
+        BundleError: If the layout cannot be written, or the base cannot be used.
     """
     try:
         layout.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=layout.parent, prefix=f".{layout.name}.") as folder:
             unfinished = Path(folder, layout.name)
-            digest = _Writer(unfinished, _architecture(bundle.manifest.platform)).write(bundle, options, base)
+            digest = _LayoutWriter(unfinished, _architecture(bundle.manifest.platform)).write(bundle, options, base)
             if layout.exists():
                 shutil.rmtree(layout)
             unfinished.replace(layout)
@@ -76,15 +86,15 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
 
 
 def check_base(base: Path, platform: str) -> None:
-    """See that an image for *platform* can be built on that of another layout, before what takes long.
+    """Reject a base layout that has no usable image for *platform*, before the bundle is collected.
 
     Raises:
-        BundleError: If it cannot.
+        BundleError: If the base cannot be used.
     """
     _read_base(base, _architecture(platform))
 
 
-class _Writer:
+class _LayoutWriter:
     def __init__(self, layout: Path, architecture: str) -> None:
         self._blobs = layout / "blobs" / "sha256"
         self._blobs.mkdir(parents=True)
@@ -99,11 +109,11 @@ class _Writer:
             self._layer("models", bundle.models, folders={_STORE: 0o775}),
         ]
         image = self._image(config, layers, bundle, options)
-        described = self._add_json(image, _CONFIG)
+        config_descriptor = self._add_json(image, _CONFIG)
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
-            "config": described,
+            "config": config_descriptor,
             "layers": [layer.descriptor for layer in layers],
         }
         pointer = self._add_json(manifest, _MANIFEST)
@@ -119,8 +129,8 @@ class _Writer:
     ) -> dict[str, Any]:
         ports = [options.http.port] * options.http.is_enabled + [options.grpc.port] * options.grpc.is_enabled
         ports += [options.metrics.port] * options.metrics.is_enabled
-        environ = [one for one in base.get("Env", ()) if not one.startswith(("NAIAD_STORE=", "HOME="))]
-        if not any(one.startswith("PATH=") for one in environ):
+        environ = [variable for variable in base.get("Env", ()) if not variable.startswith(("NAIAD_STORE=", "HOME="))]
+        if not any(variable.startswith("PATH=") for variable in environ):
             environ.append("PATH=/usr/local/bin:/usr/bin:/bin")
         history = [{"created": _CREATED, "created_by": layer.made_by} for layer in layers]
         return {
@@ -145,11 +155,11 @@ class _Writer:
         }
 
     def _system(self, bundle: Bundle) -> _Layer:
-        binaries = [one.source for one in bundle.host if one.source is not None]
-        return self._layer("libraries of the system", system_files(binaries), folders=SYSTEM_FOLDERS, at="")
+        binaries = [member.source for member in bundle.host if member.source is not None]
+        return self._layer("libraries of the system", _system_files(binaries), folders=_SYSTEM_FOLDERS, at="")
 
     def _based(self, base: Path) -> tuple[dict[str, Any], list[_Layer]]:
-        """The configuration and the layers of another layout's image, whose blobs are copied."""
+        """The configuration and the layers of another layout's image; copies its blobs."""
         config, layers = _read_base(base, self._architecture)
         for layer in layers:
             source = _blob(base, layer.descriptor["digest"])
@@ -195,25 +205,32 @@ def _read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[_Lay
             _blob(base, layer.descriptor["digest"]).stat()
         return image.get("config") or {}, layers
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"--base={base} is no OCI image layout that can be built on: {error!r}") from error
+        raise BundleError(f"cannot build on --base={base}: it is not a usable OCI image layout: {error!r}") from error
 
 
 def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """The manifest for an architecture, also where an index of several is the only entry."""
+    """The manifest for an architecture; descends into nested indexes, as `docker buildx` writes them."""
     for entry in index["manifests"]:
         if entry.get("platform", {}).get("architecture", architecture) != architecture:
             continue
         document: dict[str, Any] = json.loads(_blob(base, entry["digest"]).read_bytes())
         return _chosen(base, document, architecture) if "manifests" in document else document
-    raise BundleError(f"--base={base} has no image for {architecture}")
+    raise BundleError(f"cannot build on --base={base}: it has no image for {architecture}")
 
 
 def _write_tar(output: IO[bytes], members: Iterable[Packed], folders: dict[str, int], at: str) -> None:
-    """A tar of root's files, each folder before what is in it."""
+    """Write a tar with files of root; each folder precedes its files.
+
+    Args:
+        output: Receives the tar.
+        members: The files.
+        folders: Modes of additional folders, by path.
+        at: Prefix of the members' paths.
+    """
     written: set[str] = set()
 
     def add_folders(path: str) -> None:
-        for parent in reversed([str(one) for one in Path(path).parents if str(one) != "."]):
+        for parent in reversed([str(folder) for folder in Path(path).parents if str(folder) != "."]):
             add_folder(parent, 0o755)
 
     def add_folder(path: str, mode: int) -> None:
@@ -227,7 +244,7 @@ def _write_tar(output: IO[bytes], members: Iterable[Packed], folders: dict[str, 
         for path, mode in sorted(folders.items()):
             add_folders(path)
             add_folder(path, mode)
-        for member in sorted(members, key=lambda one: one.name):
+        for member in sorted(members, key=lambda member: member.name):
             name = f"{at}{member.name}"
             add_folders(name)
             info = _info(name, 0o755 if member.executable or member.link is not None else 0o644)
@@ -266,3 +283,62 @@ def _blob(layout: Path, digest: str) -> Path:
 def _architecture(platform: str) -> str:
     machine = platform.partition("-")[2]
     return _MACHINES.get(machine, machine)
+
+
+# -- the system layer of an image without a base ----------------------------------------------------------------------
+
+_SYSTEM_FOLDERS = {"tmp": 0o1777, "var/lib/naiad": 0o775, "etc": 0o755}
+
+# The loader's default folders (ld.so(8)); the multiarch folders of Debian come first.
+_FOLDERS = ("/lib/{0}-linux-gnu", "/usr/lib/{0}-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+# Not in any binary's list of needed libraries: glibc loads the NSS modules by name at run time, and the environments in
+# archives, whose binaries are not read here, need the compiler's runtimes and zlib.
+_ALWAYS = (
+    *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2"),
+    *("libnss_files.so.2", "libnss_dns.so.2", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1"),
+)
+_LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+_TEXTS = {
+    "etc/passwd": "root:x:0:0:root:/:/sbin/nologin\nnaiad:x:65532:0:naiad:/tmp:/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnaiad:x:65532:\n",
+    "etc/nsswitch.conf": "hosts: files dns\n",
+}
+
+
+def _system_files(binaries: Iterable[Path]) -> list[Packed]:
+    """This machine's loader and libraries that these binaries need, and files such as `/etc/passwd`.
+
+    Raises:
+        BundleError: If this machine's loader is not at its usual path.
+    """
+    machine = os.uname().machine
+    loader = Path(_LOADERS.get(machine, ""))
+    if not loader.is_file():
+        raise BundleError(
+            f"cannot copy this machine's libraries into the image: {loader} is missing ({machine}); name an image to "
+            "build on with --base"
+        )
+    files = {loader, *_libraries(binaries, machine)}
+    found = [Packed(name=str(path)[1:], source=path.resolve(), executable=True) for path in files]
+    return [*found, *(Packed(name=name, data=text.encode()) for name, text in _TEXTS.items())]
+
+
+def _libraries(binaries: Iterable[Path], machine: str) -> Iterator[Path]:
+    """The system's libraries that binaries need, and the libraries that those need."""
+    folders = [Path(folder.format(machine)) for folder in _FOLDERS]
+    pending = list(_ALWAYS)
+    # A library that is among the binaries is in the image already.
+    seen: set[str] = set()
+    for binary in binaries:
+        seen.add(binary.name)
+        section = read_dynamic_section(binary)
+        pending += section.needed if section is not None else ()
+    while pending:
+        name = pending.pop()
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        if name in seen or path is None:
+            continue  # not a library of the system: it is beside the binary that needs it
+        seen.add(name)
+        yield path
+        section = read_dynamic_section(path)
+        pending += section.needed if section is not None else ()

@@ -1,4 +1,4 @@
-"""Which models use an environment: those of repositories, and those that servers have noted."""
+"""Which models use an environment: from the configurations in repositories, and from the store's own records."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ _log = logging.getLogger("naiad.cli")
 
 
 def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
-    """Names of models that use an environment.
+    """Sorted names of the models that use an environment.
 
     Args:
         found: The environment.
-        options: Says where repositories are, None to believe what servers have noted alone.
+        options: Name the repositories to search; with None, only the store's records of running servers count.
     """
-    noted = {using.model for using in found.entry.models} if found.entry else set()
+    recorded = {using.model for using in found.entry.models} if found.entry else set()
     if options is None:
-        return sorted(noted)
+        return sorted(recorded)
     store = Store(options.environments.store, LogReporter())
-    return sorted(noted | {model for model, source in environments_of(options) if _is_same(source, found, store)})
+    return sorted(recorded | {model for model, source in environments_of(options) if _is_same(source, found, store)})
 
 
 def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
-    """The options of a server with these repositories and this store, as a command line would give them.
+    """The options of a server that was started with these repositories, this store and these flags.
 
     Raises:
-        OptionError: If they cannot be used.
+        OptionError: If a flag's value is invalid.
     """
     given = [f"--env-store={store}", *(f"--model-repository={name}" for name in repositories), *flags]
     return read_options(split_arguments(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
 
 
 def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | EnvironmentSource]]:
-    """The environments that the models of a server's repositories name, model by model and version by version.
+    """Model names and environments: one pair for each version that a server would load and that names an environment.
 
-    A model whose files are not in order is passed over with a warning: it uses nothing.
+    A model with an invalid configuration is skipped with a warning: a server would not load it either.
     """
     settings = resolution_settings(options)
     repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
@@ -85,6 +85,7 @@ def _of_model(
 
 
 def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:
+    # A URI is compared as text; a path is compared by its real path, then by the content of the archive.
     named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
     if named.path is None:
         return found.source == named.uri

@@ -1,0 +1,270 @@
+"""The models and backends of a bundle, copied with configurations that name the environments in the bundle.
+
+Every repository becomes a folder `models`, `models-2`, ... and every parent folder of backends a folder `backends`,
+`backends-2`, ... of the bundle. `config.pbtxt` and `backend.toml` name environments by paths or URIs of this machine;
+`rewrite_config` and `rewrite_backend` replace these with relative paths into the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+from packaging.specifiers import SpecifierSet
+
+from naiad.bundle.environments import BundledEnvironments
+from naiad.config.model.model_config import freeze
+from naiad.config.model.text import parse_text
+from naiad.config.server.backend_settings import shipped_backends
+from naiad.config.server.options import ServerOptions
+from naiad.environments.archives.archive_writer import Packed
+from naiad.errors import BundleError
+from naiad.interpreters.versions import PythonVersion, matches, version_text
+from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.repository.read import read_config
+from naiad.repository.repositories import open_repositories
+from naiad.resolution.decision import Resolution, ResolutionSettings
+from naiad.resolution.environment_names import Places, locate
+from naiad.resolution.files import RealFiles
+from naiad.resolution.manifest import BACKEND_MANIFEST, read_backend_manifest
+from naiad.resolution.resolve import resolve
+from naiad.resolution.settings import resolution_settings
+
+__all__ = ["CollectedModels", "collect_models", "rewrite_backend", "rewrite_config"]
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", ".git"})
+_KEEP = ".keep"
+"""Empty file that keeps an otherwise empty folder in an archive, which has no entries for folders."""
+_CONFIGURATION = "config.pbtxt"
+
+
+@dataclass(slots=True)
+class CollectedModels:
+    """The models and backends of a bundle.
+
+    Attributes:
+        members: Files, by path in the bundle.
+        repositories: Folders of model repositories in the bundle, in the order of the server's flags.
+        backends: Folders of backends in the bundle.
+        models: Versions of each model.
+        on_host: Models without an environment; the bundle's own interpreter runs them.
+    """
+
+    members: dict[str, Packed] = field(default_factory=dict)
+    repositories: list[str] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
+    models: dict[str, list[int]] = field(default_factory=dict)
+    on_host: list[str] = field(default_factory=list)
+
+
+def collect_models(
+    options: ServerOptions, environments: BundledEnvironments, host_python: PythonVersion
+) -> CollectedModels:
+    """All models of a server's repositories and the backends they use; their environments go into *environments*.
+
+    Raises:
+        BundleError: If a model would not run from the bundle.
+        NaiadError: If a model cannot be read; the server would report the same error.
+    """
+    settings = resolution_settings(options)
+    collector = _ModelCollector(options, settings, environments, host_python)
+    repositories = open_repositories(options.models.repositories)
+    try:
+        scan = repositories.scan()
+        if scan.duplicates:
+            raise BundleError(
+                f"cannot bundle models that several repositories have: {', '.join(scan.duplicates)}; rename or remove "
+                "all but one of each"
+            )
+        if not scan.models:
+            places = ", ".join(map(str, options.models.repositories)) or "no repository"
+            raise BundleError(f"cannot find models to bundle in {places}; name a --model-repository")
+        for files in scan.models.values():
+            repositories.fetch(files)
+            collector.add_model(files)
+    finally:
+        repositories.close()
+    return collector.collected
+
+
+class _ModelCollector:
+    def __init__(
+        self,
+        options: ServerOptions,
+        settings: ResolutionSettings,
+        environments: BundledEnvironments,
+        host_python: PythonVersion,
+    ) -> None:
+        self.collected = CollectedModels()
+        self._options = options
+        self._settings = settings
+        self._environments = environments
+        self._host_python = host_python
+        self._repositories: dict[Path, str] = {}
+        self._backends: dict[Path, str] = {}
+
+    def add_model(self, files: ModelFiles) -> None:
+        repository = self._folder(self._repositories, files.repository, "models", self.collected.repositories)
+        versions = list(available_versions(files))
+        folder = f"{repository}/{files.directory.name}"
+        texts = dict(self._configurations(files, folder, versions))
+        self.collected.models[files.name] = versions
+        self._resolve(files)
+        for path, name in _files_in(files.directory, self._environments.sources):
+            target = f"{folder}/{name}"
+            text = texts.get(path)
+            # The copy of a remote repository is deleted when the repositories are closed, so its files are read now.
+            data = path.read_bytes() if files.uri else None
+            self._add(target, path, data if text is None else text.encode())
+
+    def _configurations(self, files: ModelFiles, folder: str, versions: list[int]) -> Iterator[tuple[Path, str]]:
+        """Paths and new texts of the configuration files that name an environment."""
+
+        def place(key: str, text: str, version: int) -> str:
+            origin = f"parameter {key} of model '{files.name}'"
+            places = Places(
+                base=files.directory,
+                model_dir=files.directory,
+                version=version,
+                model_uri=files.uri,
+                directories=self._settings.environment_directories,
+            )
+            source, _ = locate(text, origin, places, RealFiles())
+            return f"$$TRITON_MODEL_DIRECTORY/{_path_to_top(folder)}{self._environments.add(source, origin)}"
+
+        for path in (files.directory / _CONFIGURATION, *sorted(files.directory.glob("configs/*.pbtxt"))):
+            if path.is_file():
+                old = path.read_text(encoding="utf-8")
+                new = rewrite_config(old, str(path), versions, place)
+                if new != old:
+                    yield path, new
+
+    def _resolve(self, files: ModelFiles) -> None:
+        options = self._options
+        config = freeze(
+            read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
+        )
+        if config.platform == "ensemble":
+            return
+        for version in versions_to_load(config.version_policy, available_versions(files), files.name):
+            resolution = resolve(
+                config, model_dir=files.directory, version=version, settings=self._settings, model_uri=files.uri
+            )
+            if resolution.environment is None:
+                self._require_host_python(resolution)
+            if resolution.backend_dir is not None and not resolution.backend_dir.is_relative_to(shipped_backends()):
+                self._add_backend(resolution.backend_dir)
+
+    def _require_host_python(self, resolution: Resolution) -> None:
+        """Record a model without an environment, and reject it unless the bundle's own interpreter can run it.
+
+        A server would search this machine for another interpreter; the machine that runs the bundle may have none.
+        """
+        required: SpecifierSet | None = resolution.python
+        if not matches(required, self._host_python):
+            raise BundleError(
+                f"cannot bundle model '{resolution.model}': it requires Python {required} "
+                f"({resolution.python_origin}), it names no environment, and the bundle's own Python is "
+                f"{version_text(self._host_python)}; name an environment of that version (EXECUTION_ENV_PATH)"
+            )
+        if resolution.model not in self.collected.on_host:
+            self.collected.on_host.append(resolution.model)
+
+    def _add_backend(self, directory: Path) -> None:
+        parent = self._folder(self._backends, directory.parent, "backends", self.collected.backends)
+        folder = f"{parent}/{directory.name}"
+        manifest = read_backend_manifest(directory, RealFiles())
+        text: str | None = None
+        if manifest is not None and manifest.environment:
+            places = Places(base=directory, directories=self._settings.environment_directories)
+            source, _ = locate(manifest.environment, str(manifest.path), places, RealFiles())
+            new = f"{_path_to_top(folder)}{self._environments.add(source, str(manifest.path))}"
+            text = rewrite_backend(manifest.path.read_text(encoding="utf-8"), new)
+        for path, name in _files_in(directory, self._environments.sources):
+            is_manifest = text is not None and name == BACKEND_MANIFEST
+            self._add(f"{folder}/{name}", path, text.encode() if is_manifest and text is not None else None)
+
+    def _add(self, name: str, path: Path, data: bytes | None) -> None:
+        executable = os.access(path, os.X_OK)
+        if path.name == _KEEP and not path.exists():
+            data, executable = b"", False
+        self.collected.members[name] = Packed(
+            name=name, source=path if data is None else None, data=data, executable=executable
+        )
+
+    @staticmethod
+    def _folder(known: dict[Path, str], place: Path, name: str, listed: list[str]) -> str:
+        """The bundle's folder for a folder of this machine; a new one is added to *known* and *listed*."""
+        if place not in known:
+            known[place] = name if not known else f"{name}-{len(known) + 1}"
+            listed.append(known[place])
+        return known[place]
+
+
+def _path_to_top(folder: str) -> str:
+    """The relative path from a folder of the bundle to its top: `../../` for `models/name`."""
+    return "../" * len(folder.split("/"))
+
+
+def _files_in(directory: Path, without: set[Path]) -> Iterator[tuple[Path, str]]:
+    """The files of a folder, with their paths below it; links are followed, because they may point outside of it."""
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        here = Path(folder)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _SKIPPED_FOLDERS and Path(os.path.realpath(here / name)) not in without
+        )
+        kept = sorted(name for name in names if Path(os.path.realpath(here / name)) not in without)
+        if not folders and not kept:
+            kept = [_KEEP]  # a version of an ensemble is an empty folder
+        for name in kept:
+            yield here / name, (here / name).relative_to(directory).as_posix()
+
+
+_PARAMETER = "EXECUTION_ENV_PATH"
+_VERSION_DIRECTORY = "$$NAIAD_VERSION_DIRECTORY"
+
+
+def rewrite_config(text: str, source: str, versions: Iterable[int], place: Callable[[str, str, int], str]) -> str:
+    """A configuration with replaced environments; the same text, comments included, if it names none.
+
+    Args:
+        text: The configuration, as protobuf text.
+        source: Its path, for errors.
+        versions: The model's versions.
+        place: Returns the new value for a parameter's name, its value and a version.
+
+    Raises:
+        ConfigError: If the configuration is malformed.
+    """
+    message = parse_text(text, source)
+    named = {key: value.string_value for key, value in message.parameters.items() if _is_environment(key)}
+    for key, old in named.items():
+        if not old:
+            continue
+        if key == _PARAMETER and _VERSION_DIRECTORY in old:
+            # One value names a different environment for each version, so each version gets a parameter of its own.
+            del message.parameters[key]
+            for version in versions:
+                own = f"{_PARAMETER}.{version}"
+                if not named.get(own):
+                    message.parameters[own].string_value = place(key, old, version)
+            continue
+        _, _, number = key.partition(".")
+        version = int(number) if number.isdecimal() else max(versions, default=1)
+        message.parameters[key].string_value = place(key, old, version)
+    return text_format.MessageToString(message) if any(named.values()) else text
+
+
+def rewrite_backend(text: str, new: str) -> str:
+    """A `backend.toml` with another environment; its comments are kept."""
+    return re.sub(r"""(?m)^(\s*environment\s*=\s*)(?:"[^"\n]*"|'[^'\n]*')""", lambda match: f'{match[1]}"{new}"', text)
+
+
+def _is_environment(key: str) -> bool:
+    return key == _PARAMETER or key.startswith(f"{_PARAMETER}.")

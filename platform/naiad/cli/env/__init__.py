@@ -1,0 +1,1 @@
+"""`naiad env`: commands about execution environments."""

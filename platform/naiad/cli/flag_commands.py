@@ -1,0 +1,61 @@
+"""The table of sub-commands that accept the server's flags.
+
+They are parsed by `config/server/getopt.py`, which follows the rules and error texts of Triton's getopt. The table
+names modules as text: a server must start quickly, so only the module of the command that runs is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+__all__ = ["FLAG_COMMANDS", "FlagCommand"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlagCommand:
+    """A sub-command that accepts all flags of the server.
+
+    Attributes:
+        place: Module and function, as `module:function`; the function maps arguments to an exit code.
+        arguments: What follows the command's name in usage texts.
+        summary: One sentence for the overview of commands.
+    """
+
+    place: str
+    arguments: str
+    summary: str
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Import the command and run it; returns the exit code."""
+        module, _, function = self.place.partition(":")
+        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+        return command(arguments)
+
+
+FLAG_COMMANDS = {
+    "serve": FlagCommand(
+        "naiad.cli.serve:naiad_serve", "[FLAGS]...", "Serve the models of a repository; the same as `tritonserver`."
+    ),
+    "run": FlagCommand(
+        "naiad.cli.run:run", "MODEL_DIR [FLAGS]...", "Load one model, send it one request, print the responses."
+    ),
+    "explain": FlagCommand(
+        "naiad.cli.explain:explain", "MODEL [FLAGS]...", "Show what would run a model, and the reason for each choice."
+    ),
+    "doctor": FlagCommand(
+        "naiad.cli.doctor:doctor",
+        "MODEL_REPOSITORY [FLAGS]...",
+        "Find what would fail if this machine served a repository.",
+    ),
+    "bundle": FlagCommand(
+        "naiad.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."
+    ),
+    "deploy": FlagCommand(
+        "naiad.cli.deploy:deploy",
+        "systemd|kubernetes|kserve [FLAGS]...",
+        "Write a systemd unit, or manifests for Kubernetes or KServe.",
+    ),
+}
+"""In the order of the overview."""
