@@ -19,7 +19,7 @@ from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
 from naiad.engine.loading.loader import Loader, LoadSettings
-from naiad.engine.serving.rate_limiter import SharedLimiter
+from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
@@ -102,11 +102,11 @@ def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None
     return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
 
 
-def _limiter(options: ServerOptions) -> SharedLimiter | None:
+def _limiter(options: ServerOptions) -> SharedRateLimiter | None:
     limits = options.rate_limit.resources
     if limits is None:
         return None
-    return SharedLimiter(
+    return SharedRateLimiter(
         ResourceCapacity(limit.name, limit.count, EVERY_DEVICE if limit.device is None else limit.device)
         for limit in limits
     )

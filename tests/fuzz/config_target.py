@@ -10,7 +10,7 @@ from naiad.config.model.model_config import freeze, instance_names
 from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_json, parse_text
 from naiad.engine.loading.warmup import read_samples
-from naiad.engine.serving.request_check import RequestCheck
+from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.sequence_states import read_states
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles
@@ -54,7 +54,7 @@ class ConfigTarget:
             prepared = prepare_config(message, self._files, strict=strict)
             config = freeze(prepared)
             instance_names(config)
-            RequestCheck(config)
+            compile_plan(config, 1)
             read_samples(config, self._files.directory)
             states = read_states(config, self._files.directory)
             scheduler_for(config, states).add("an instance")

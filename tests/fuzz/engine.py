@@ -9,7 +9,7 @@ import numpy as np
 from fakes.engine import FakeEngine, FakeModel
 from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_mapping
-from naiad.engine.serving.request_check import RequestCheck
+from naiad.engine.serving.compile_plan import compile_plan
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.metadata import TensorMetadata
@@ -24,13 +24,13 @@ class CheckedEngine(FakeEngine):
         super().__init__()
         self.models["chat"] = FakeModel("chat", _talk, _texts("text_input", "messages"), _texts("text_output"))
         self.models["words"] = FakeModel("words", _echo, _texts("INPUT0"), _texts("OUTPUT0"))
-        self._checks = {name: RequestCheck(freeze(_config(model))) for name, model in self.models.items()}
+        self._plans = {name: compile_plan(freeze(_config(model)), 1) for name, model in self.models.items()}
         for model in self.models.values():
             model.config = model.config or {"name": model.name, "max_batch_size": 0, "output": []}
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
         self._find(request.model_name, request.model_version)
-        self._checks[request.model_name].check(request)
+        self._plans[request.model_name].check(request)
         if request.model_name == "repeat":
             number = int(np.frombuffer(request.inputs[0].data, "<i4")[0])
             request.inputs[0].data = np.array([max(-3, min(number, 3))], "<i4").tobytes()  # not two thousand million

@@ -12,6 +12,7 @@ from naiad.errors import OutOfMemoryError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.calls import CallReader, write_result
 from naiad.workers.exchange import Interface, read_responses, write_execute
 from naiad_stub import wire
@@ -40,7 +41,7 @@ class Pair:
         self.memory = InstanceMemory("pair", capacity=1 << 28)
         self.outputs = Segment(self.memory.output_descriptor, self.memory.output_capacity)
         self.blocks = OutputBlocks(self.outputs, SimpleNamespace(add_handler=lambda message_class, handler: None))
-        self.interface = Interface("m", 1, NAMES, NAMES)
+        self.interface = Interface(RequestPlan(model_name="m", model_version=1, input_names=NAMES, output_names=NAMES))
         self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
         self.writer = ResponseWriter(self.blocks, NAMES)
 
@@ -90,7 +91,9 @@ def test_requests_reach_the_guest(pair, batch):
         for arrays in batch
     ]
 
-    frame, block = write_execute(7, list(enumerate(requests)), pair.interface, pair.memory)
+    frame, block = write_execute(
+        7, [(key, request, None) for key, request in enumerate(requests)], pair.interface, pair.memory
+    )
     read = pair.reader.read(frame[wire.FRAME.size :])
 
     assert (read.number, [ticket.key for ticket in read.tickets]) == (7, list(range(len(batch))))
@@ -112,7 +115,7 @@ def test_requests_that_were_read_into_the_segment_reach_the_guest(pair, arrays, 
     fits = [sum(array.size for array in arrays[:index]) for index in range(len(arrays))]
     is_sent_from_there = bool(arrays) and all(start % 64 == 0 for start in fits)
 
-    frame, block = write_execute(7, [(1, request)], pair.interface, pair.memory)
+    frame, block = write_execute(7, [(1, request, None)], pair.interface, pair.memory)
     read = pair.reader.read(frame[wire.FRAME.size :])
 
     assert contents(read.requests[0].inputs()) == named(arrays)
@@ -120,7 +123,7 @@ def test_requests_that_were_read_into_the_segment_reach_the_guest(pair, arrays, 
     if is_sent_from_there:
         assert block >= 0
         assert in_use == place, "something was copied"
-    again, other = write_execute(8, [(1, request)], pair.interface, pair.memory)
+    again, other = write_execute(8, [(1, request, None)], pair.interface, pair.memory)
     assert block < 0 or other != block, "the guest may have written to the first"
     assert contents(pair.reader.read(again[wire.FRAME.size :]).requests[0].inputs()) == named(arrays)
     for sent in (block, other):
@@ -149,7 +152,7 @@ def test_a_request_read_into_the_segment_of_one_guest_may_go_to_another(pair):
     request = landed(other, [array.astype(np.uint8)], 10)
     other.close()
 
-    frame, block = write_execute(1, [(1, request)], pair.interface, pair.memory)
+    frame, block = write_execute(1, [(1, request, None)], pair.interface, pair.memory)
     read = pair.reader.read(frame[wire.FRAME.size :])
 
     assert contents(read.requests[0].inputs()) == [("A", array.tolist())]
@@ -163,7 +166,9 @@ def test_a_request_with_others_is_copied_to_them(pair):
     arrays = [np.full(2000, number, np.uint8) for number in range(3)]
     requests = [landed(pair.memory, [array], 30) for array in arrays]
 
-    frame, block = write_execute(1, list(enumerate(requests)), pair.interface, pair.memory)
+    frame, block = write_execute(
+        1, [(key, request, None) for key, request in enumerate(requests)], pair.interface, pair.memory
+    )
     read = pair.reader.read(frame[wire.FRAME.size :])
 
     assert [contents(request.inputs()) for request in read.requests] == [[("A", array.tolist())] for array in arrays]
@@ -184,7 +189,7 @@ def test_what_is_still_being_read_never_fills_more_than_an_eighth_of_the_segment
 @given(batch=st.lists(ARRAYS, min_size=1, max_size=4))
 def test_responses_reach_the_host(pair, batch):
     frame, _ = write_execute(
-        1, [(key, InferRequest("m", 1, [])) for key in range(len(batch))], pair.interface, pair.memory
+        1, [(key, InferRequest("m", 1, []), None) for key in range(len(batch))], pair.interface, pair.memory
     )
     read = pair.reader.read(frame[wire.FRAME.size :])
     entries = []
@@ -254,7 +259,9 @@ def test_what_has_no_room_is_told_with_its_size_and_what_fits_into_a_message_nee
         return kind("A", Datatype.UINT8, (size,), bytes(size))
 
     def ask(size):
-        return write_execute(1, [(1, InferRequest("m", 1, [tensor(InputTensor, size)]))], pair.interface, pair.memory)
+        return write_execute(
+            1, [(1, InferRequest("m", 1, [tensor(InputTensor, size)]), None)], pair.interface, pair.memory
+        )
 
     def answer(size):
         return write_result(1, InferResponse("m", 1, "", [tensor(OutputTensor, size)]), True, pair.memory)

@@ -15,6 +15,7 @@ import psutil
 import uvloop
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.completion import NoServices
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
@@ -22,7 +23,7 @@ from naiad.workers.worker import Worker
 
 T = TypeVar("T")
 STUBS = Path(__file__).parents[2] / "stubs"
-INTERFACE = ("m", 1, ("IN",), ("OUT",))
+PLAN = RequestPlan(model_name="m", model_version=1, input_names=("IN",), output_names=("OUT",))
 
 IDENTITY = """
     def execute(self, requests):
@@ -102,7 +103,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
 def guest(spec: LaunchSpec) -> tuple[Worker, Owner]:
     """A worker that is not started; on a running loop."""
     owner = Owner()
-    return Worker(spec, owner, Interface(*INTERFACE), NoServices()), owner
+    return Worker(spec, owner, Interface(PLAN), NoServices()), owner
 
 
 def request(*values: float) -> InferRequest:

@@ -74,7 +74,7 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
             assert len(parents) == 1
             assert parents.isdisjoint({os.getpid(), *sessions})
             for number, (worker, owner) in enumerate(guests):
-                worker.execute([(number, request(number, 2))], 1)
+                worker.execute([(number, request(number, 2), None)], 1)
                 await until(lambda owner=owner: owner.answers, "the answer")
                 assert owner.outputs()[0].tolist() == [number, 2]
             drawn = []
@@ -102,7 +102,7 @@ def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
     async def die():
         with borrowed(ForkServers(), "numpy") as warmth:
             worker, owner = await started(warm_spec(tmp_path, warmth, DIES))
-            worker.execute([(1, request(how))], 1)
+            worker.execute([(1, request(how), None)], 1)
             await until(lambda: owner.deaths, "the obituary")
             (error,) = owner.deaths
             assert error.exit_status == status
@@ -127,7 +127,7 @@ def test_what_a_forked_guest_started_ends_with_it(tmp_path):
             worker, owner = await started(warm_spec(tmp_path, warmth, methods))
             await until(lambda: owner.lines, "the child's number")
             child = int(owner.lines[0][1].split()[1])
-            worker.execute([(1, request(1))], 1)
+            worker.execute([(1, request(1), None)], 1)
             await until(lambda: owner.deaths, "the obituary")
             await ended(child)
 
@@ -370,7 +370,7 @@ def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tm
             for worker, owner in guests:
                 assert worker.python.startswith(".".join(map(str, version)))
                 assert parent_of(worker).pid != os.getpid()
-                worker.execute([(1, request(1, 2))], 1)
+                worker.execute([(1, request(1, 2), None)], 1)
                 await until(lambda owner=owner: owner.answers, "the answer")
                 await worker.stop(5)
                 assert worker._process.exited.result() == 0

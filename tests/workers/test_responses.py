@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.exchange import Interface, read_responses
 from naiad_stub import layout, wire
 from naiad_stub.layout import Place
@@ -28,7 +29,7 @@ def memory():
 
 @pytest.fixture
 def interface():
-    return Interface("m", 3, ("IN",), ("OUT", "MORE"))
+    return Interface(RequestPlan(model_name="m", model_version=3, input_names=("IN",), output_names=("OUT", "MORE")))
 
 
 def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int | None = None) -> bytes:
@@ -207,7 +208,9 @@ def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(entries, count,
         payload = message(*entries, count=count)
         if data.draw(st.booleans()):
             payload = payload[: data.draw(st.integers(0, len(payload)))]
-        interface = Interface("m", 1, ("IN",), ("OUT", "MORE"))
+        interface = Interface(
+            RequestPlan(model_name="m", model_version=1, input_names=("IN",), output_names=("OUT", "MORE"))
+        )
         try:
             answers = read_responses(payload, interface, own).answers
         except ProtocolError:

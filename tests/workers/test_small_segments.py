@@ -49,10 +49,10 @@ def answers_to(tmp_path, *numbers, keep=True, after=1):
                 owner.answers.append(answer)
 
         owner.on_response = on_response
-        worker.execute([(key, request(number)) for key, number in enumerate(numbers)], len(numbers))
+        worker.execute([(key, request(number), None) for key, number in enumerate(numbers)], len(numbers))
         await until(lambda: owner.done, "the batch")
         owner.answers.clear()
-        worker.execute([(99, request(after))], 1)
+        worker.execute([(99, request(after), None)], 1)
         await until(lambda: seen[-1][0] == 99, "the next batch")
         assert seen[-1] == (99, 4 * after)
         await worker.stop(10)

@@ -19,7 +19,7 @@ def test_guest_answers_what_it_is_sent(tmp_path):
     async def serve():
         worker, owner = await started(launch_spec(tmp_path, IDENTITY))
         for key in range(1, 6):
-            worker.execute([(key, request(key, key + 0.5))], 1)
+            worker.execute([(key, request(key, key + 0.5), None)], 1)
         assert worker.python.count(".") == 2
         await until(lambda: len(owner.done) == 5, "five batches")
         assert [answer.key for answer in owner.answers] == [1, 2, 3, 4, 5]
@@ -42,10 +42,10 @@ def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path,
         def done(worker, batch, *_):
             reports.append("done")
             if batch.keys == [1, 2]:
-                worker.execute([(3, request(3))], 1)
+                worker.execute([(3, request(3), None)], 1)
 
         owner.on_batch_done = done
-        worker.execute([(1, request(1)), (2, request(2))], 2)
+        worker.execute([(1, request(1), None), (2, request(2), None)], 2)
         await until(lambda: len(reports) == 5, "two batches")
         await worker.stop(10)
         assert (worker.batches, worker.open) == ({}, set())
@@ -68,9 +68,9 @@ def execute(self, requests):
 def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
     async def die():
         worker, owner = await started(launch_spec(tmp_path, DIES))
-        worker.execute([(1, request(1))], 1)
-        worker.execute([(2, request(-1))], 1)
-        worker.execute([(3, request(3))], 1)
+        worker.execute([(1, request(1), None)], 1)
+        worker.execute([(2, request(-1), None)], 1)
+        worker.execute([(3, request(3), None)], 1)
         await until(lambda: owner.deaths, "the death")
         [error] = owner.deaths
         assert "was killed by SIGSEGV" in error.message
@@ -91,11 +91,11 @@ def test_request_sent_after_the_last_answer_of_a_guest_that_is_gone_counts_as_no
         def send_another(worker, batch, started, ended):
             on_batch_done(worker, batch, started, ended)
             if batch.keys == [1]:
-                worker.execute([(2, request(2))], 1)
+                worker.execute([(2, request(2), None)], 1)
 
         owner.on_batch_done = send_another
         worker._loop.remove_reader(worker._channel._socket)
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         # The answer lies in the socket, unread, when the guest ends.
         await until(lambda: _readable(worker._channel._socket), "the answer")
         os.kill(worker.pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ def execute(self, requests):
     async def die():
         worker, owner = await started(launch_spec(tmp_path, methods))
         children = [child.pid for child in psutil.Process(worker.pid).children()]
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         await until(lambda: owner.deaths, "the death")
         assert "exited with status 7" in owner.deaths[0].message
         for child in children:
@@ -148,7 +148,7 @@ def execute(self, requests):
 
     async def die():
         worker, owner = await started(launch_spec(tmp_path, methods))
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         await until(lambda: owner.deaths, "the death")
         assert "was killed: it closed its channel" in owner.deaths[0].message
 
@@ -190,7 +190,7 @@ def execute(self, requests):
 
     async def die():
         worker, owner = await started(launch_spec(tmp_path, methods))
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         await until(lambda: owner.deaths, "the death")
         assert "was killed: it broke the protocol: " in owner.deaths[0].message
 
@@ -205,7 +205,7 @@ def test_error_in_the_owner_costs_the_guest_and_not_the_server(tmp_path, caplog)
             raise ZeroDivisionError("a fault of ours")
 
         owner.on_response = broken
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         await until(lambda: owner.deaths, "the death")
         assert "its message could not be handled: a fault of ours" in owner.deaths[0].message
 
@@ -267,7 +267,7 @@ def execute(self, requests):
         asked = request(1)
         asked.parameters = {"long": "p" * 3_000_000}
         asked.request_id = "i" * 60_000
-        worker.execute([(1, asked)], 1)
+        worker.execute([(1, asked, None)], 1)
         await until(lambda: owner.done, "the answer")
         assert owner.answers[0].response.error.message == "e" * 2_000_000
         assert owner.logged[0][2] == "i" * 120_000
@@ -302,7 +302,7 @@ def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):
     async def die():
         worker, owner = await started(launch_spec(tmp_path, IDENTITY))
         os.kill(worker.pid, signal.SIGSTOP)
-        worker.execute([(1, request(1))], 1)
+        worker.execute([(1, request(1), None)], 1)
         os.kill(worker.pid, signal.SIGKILL)
         await until(lambda: owner.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0)]

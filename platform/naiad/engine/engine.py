@@ -20,7 +20,6 @@ from naiad.engine.loading.polling import Poller
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.readiness import are_ready
-from naiad.engine.serving.request_check import prefix
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.model_metrics import ModelMetrics
 from naiad.errors import (
@@ -35,6 +34,7 @@ from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST, model_key
+from naiad.protocol.request_plan import error_prefix
 from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 from naiad.repository.repositories import Repositories
 
@@ -328,7 +328,8 @@ class Engine:
             self._refuse_exiting()
         elif not self._registry.find(request.model_name, request.model_version).finish_sequences():
             raise NotReadyError(
-                f"{prefix(request)}Server is stopping, scheduler for model has stopped accepting new inference requests"
+                f"{error_prefix(request)}Server is stopping, scheduler for model has stopped accepting new inference "
+                "requests"
             )
 
     def _refuse_exiting(self) -> None:

@@ -1,6 +1,6 @@
 """Responses that are kept and sent again, to requests with the same inputs, without asking the model.
 
-One `ResponseCache` serves all models; a `CachedAnswers` stands in front of the scheduler of each version whose
+One `ResponseCache` serves all models; a `CachedResponses` stands in front of the scheduler of each version whose
 configuration asks for it. What makes requests equal is what the reference looks at (SRV
 docs/user_guide/response_cache.md): the model's version and the names, datatypes, shapes and elements of the inputs, but
 neither parameters nor id nor the outputs that are asked for. Here a version that was loaded anew is another one, and
@@ -110,7 +110,7 @@ class ResponseCache:
         )
 
 
-class CachedAnswers:
+class CachedResponses:
     """What stands in front of the scheduler of one version."""
 
     def __init__(
@@ -143,7 +143,7 @@ class CachedAnswers:
         self._keeps_parameters = not config.message.HasField("ensemble_scheduling")
         self._has_warned = False
 
-    def answer(self, request: InferRequest, sink: Sink) -> Sink | None:
+    def respond(self, request: InferRequest, sink: Sink) -> Sink | None:
         """Answer a request that was checked (None), or return the sink with which it has to go to the model."""
         began = time.monotonic_ns()
         digest = digest_of(request)
@@ -151,7 +151,7 @@ class CachedAnswers:
         took = time.monotonic_ns() - began
         if entry is None:
             return _KeepingSink(self, request, digest, took, sink)
-        self._statistics.hit(took)
+        self._statistics.on_cache_hit(took)
         if request.trace is not None:
             now = began + took
             request.trace.on_composed(began, now, now, now, now)
@@ -170,11 +170,11 @@ class CachedAnswers:
         ]
         return InferResponse(self._name, self._version, request.request_id, outputs, entry.parameters)
 
-    def answered(self, request: InferRequest, digest: bytes, took: int, response: InferResponse | None) -> None:
+    def on_response(self, request: InferRequest, digest: bytes, took: int, response: InferResponse | None) -> None:
         """A request that was looked up in vain, for *took* ns, has its only response, or none worth keeping."""
         if response is not None and response.error is None:
             took += self._keep(request, digest, response)
-        self._statistics.missed(took)
+        self._statistics.on_cache_miss(took)
 
     def _keep(self, request: InferRequest, digest: bytes, response: InferResponse) -> int:
         began = time.monotonic_ns()
@@ -201,10 +201,10 @@ class CachedAnswers:
 class _KeepingSink:
     """Keeps the response of a request, if it is one and no error, before it goes to another sink."""
 
-    __slots__ = ("_answers", "_digest", "_has_begun", "_request", "_sink", "_took")
+    __slots__ = ("_digest", "_has_begun", "_request", "_responses", "_sink", "_took")
 
-    def __init__(self, answers: CachedAnswers, request: InferRequest, digest: bytes, took: int, sink: Sink) -> None:
-        self._answers = answers
+    def __init__(self, responses: CachedResponses, request: InferRequest, digest: bytes, took: int, sink: Sink) -> None:
+        self._responses = responses
         self._request = request
         self._digest = digest
         self._took = took
@@ -214,7 +214,7 @@ class _KeepingSink:
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Take a response."""
         if final:
-            self._answers.answered(self._request, self._digest, self._took, None if self._has_begun else response)
+            self._responses.on_response(self._request, self._digest, self._took, None if self._has_begun else response)
         self._has_begun = True
         self._sink.send(response, final)
 

@@ -6,7 +6,7 @@ request path); nobody changes a request after submitting it or a response after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -48,29 +48,6 @@ class InputTensor:
     data: Buffer
 
 
-class RequestPattern:
-    """What a request has in common with those before it: clients repeat themselves in all but the tensors' bytes.
-
-    A frontend that recognises a repeated request gives it the pattern of the first one; each layer then finds there
-    what it worked out that time.
-
-    Attributes:
-        checked_by: Number of the model version that found such a request to fit it; 0 for none. Set only where the
-            check does not depend on the tensors' bytes.
-        batch_size: The batch size found then.
-        layout_of: The interface `layout` was packed for.
-        layout: The packed layout of the inputs, their offsets and the bytes they take together.
-    """
-
-    __slots__ = ("batch_size", "checked_by", "layout", "layout_of")
-
-    def __init__(self) -> None:
-        self.checked_by = 0
-        self.batch_size = 1
-        self.layout_of: object = None
-        self.layout: tuple[bytes, list[int], int] = (b"", [], 0)
-
-
 class Trace(Protocol):
     """Takes notes about one request."""
 
@@ -106,7 +83,9 @@ class InferRequest:
         flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level, 0 for the model's default.
         timeout_us: Timeout in microseconds, 0 for none.
-        pattern: What it has in common with requests before it, if the frontend recognised that.
+        layout_key: Equal for requests that differ in nothing but their id and their tensors' bytes, so that what the
+            check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
+            request they recognise.
         trace: Whom to tell when what happened to it; None for most.
     """
 
@@ -120,7 +99,7 @@ class InferRequest:
     flags: int = 0
     priority: int = 0
     timeout_us: int = 0
-    pattern: RequestPattern | None = None
+    layout_key: Hashable | None = None
     trace: Trace | None = None
 
 

@@ -17,10 +17,11 @@ from naiad_stub.exceptions import TritonModelException
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.render import to_json
 from naiad.config.model.validate import validate
-from naiad.engine.serving.request_check import RequestCheck
+from naiad.engine.serving.compile_plan import compile_plan
 from naiad.errors import Code, ModelError, NaiadError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.request_plan import RequestPlan
 from naiad.testing import hooks
 from naiad.testing.configuration import (
     ConfigSource,
@@ -105,7 +106,7 @@ class ModelUnderTest:
         self._timeout = timeout
         self._modules = ModelModules(str(source.version_dir), *_folders(source))
         self._config: ModelConfig = freeze(source.message)
-        self._check: RequestCheck | None = None
+        self._plan: RequestPlan | None = None
         self._states: StateDesk | None = None
         self._guest: Guest | None = None
         self._may_call = False
@@ -276,7 +277,7 @@ class ModelUnderTest:
         self._config = config = freeze(message)
         self._states = StateDesk(config, source.model_dir)
         if config.inputs or source.model_file is not None:
-            self._check = RequestCheck(config)
+            self._plan = compile_plan(config, source.version)
         self.config = to_json(config.message)
         instance = model_class()
         passed = {**arguments(config, source), **given}
@@ -320,13 +321,13 @@ class ModelUnderTest:
     def _exchange(self, request: Request) -> Exchange:
         types = {tensor.name: tensor.datatype.numpy for tensor in self._config.inputs}
         tensors = [tensor_of(name, value, types.get(name)) for name, value in request.inputs.items()]
-        if self._check is not None:
+        if self._plan is not None:
             described = [
                 InputTensor(tensor.name(), Datatype(code), tuple(shape), data)
                 for tensor in tensors
                 for code, shape, data, _ in [tensor._payload()]  # noqa: SLF001 - how the guest reads it, too
             ]
-            self._check.check(
+            checked = self._plan.check(
                 InferRequest(
                     self.name,
                     self._source.version,
@@ -337,7 +338,7 @@ class ModelUnderTest:
             )
             tensors = [
                 tensor._received(tensor.name(), item.datatype, item.shape, item.data)  # type: ignore[arg-type] # noqa: SLF001 - made for this
-                for tensor, item in zip(tensors, described, strict=True)
+                for tensor, item in zip(tensors, checked.request.inputs, strict=True)
             ]
         requested: Any = list(request.requested_outputs) or [tensor.name for tensor in self._config.outputs]
         requested = requested or AnyName()

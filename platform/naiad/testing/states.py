@@ -11,7 +11,8 @@ from pathlib import Path
 from naiad_stub.tensor import Tensor
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.engine.serving.sequence_states import read_states, state_outputs
+from naiad.engine.serving.compile_plan import state_outputs
+from naiad.engine.serving.sequence_states import read_states
 from naiad.errors import InvalidRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, OutputTensor

@@ -15,6 +15,7 @@ from naiad_stub import wire
 from naiad_stub.layout import KEPT, Place
 from naiad_stub.layout import pack as pack_layout
 from naiad_stub.layout import unpack as unpack_layout
+from naiad_stub.memo import Memo
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ProtocolError
@@ -26,7 +27,6 @@ from naiad.protocol.inference import (
     InferResponse,
     InputTensor,
     OutputTensor,
-    RequestPattern,
 )
 from naiad.workers.exchange import CODES
 from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
@@ -60,7 +60,7 @@ class _Repeated(NamedTuple):
     model: str
     outputs: tuple[str, ...]
     layout: TensorLayout
-    pattern: RequestPattern
+    layout_key: object
 
 
 class CallReader:
@@ -68,7 +68,7 @@ class CallReader:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._repeated: dict[tuple[int, bytes], _Repeated] = {}
+        self._repeated: Memo[tuple[int, bytes], _Repeated] = Memo(KEPT)
 
     def read(self, payload: bytes, memory: InstanceMemory) -> Call:
         """Decode CALL and take its inputs over.
@@ -131,7 +131,7 @@ class CallReader:
             sequence_flags,
             0,
             timeout,
-            repeated.pattern,
+            repeated.layout_key,
         )
         return Call(
             number,
@@ -150,10 +150,8 @@ class CallReader:
             str(common[:model_size], "utf-8"),
             tuple(outputs.split("\0")) if outputs else (),
             check_layout(places, [place.name for place in places], f"a call of '{self._name}'"),
-            RequestPattern(),
+            object(),
         )
-        if len(self._repeated) >= KEPT:
-            self._repeated.clear()
         self._repeated[version, common] = repeated
         return repeated
 

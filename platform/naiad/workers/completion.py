@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.protocol.inference import InferResponse, Trace
+from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.calls import Call
 from naiad.workers.exchange import Answer, Batch, Interface
 from naiad.workers.launch import LaunchSpec
@@ -24,7 +25,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         ModelError: If the model's code failed.
         GuestDiedError: If the process ended or hung.
     """
-    worker = Worker(spec, _Listener(), Interface(spec.name, 0, (), ()), NoServices())
+    worker = Worker(spec, _Listener(), Interface(RequestPlan(model_name=spec.name, model_version=0)), NoServices())
     try:
         return await worker.start()
     finally:

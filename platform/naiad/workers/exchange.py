@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 from naiad_stub import wire
-from naiad_stub.layout import KEPT, Place
-from naiad_stub.layout import pack as pack_layout
+from naiad_stub.layout import KEPT
 from naiad_stub.layout import unpack as unpack_layout
+from naiad_stub.memo import Memo
 from naiad_stub.messages import ReleaseOutputs
 from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
@@ -22,6 +22,7 @@ from naiad_stub.segment import align
 from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
+from naiad.protocol.request_plan import PackedInputs, RequestPlan
 from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
 
 CODES = (
@@ -39,27 +40,27 @@ CODES = (
 _RELEASES_RIDE = 16
 
 
+KeyedRequest: TypeAlias = tuple[int, InferRequest, PackedInputs | None]
+"""A request of a batch: its key, itself, and its packed inputs; None where they are still to be packed."""
+
+
 class Interface:
-    """Names that both sides refer to by their position, and the layouts a model's outputs have had.
+    """What the exchange with all guests of one loaded version shares.
 
     Attributes:
+        plan: The version's plan: the names that both sides refer to by their position.
         model_name: The model.
         model_version: Its version.
-        inputs: Position of each input's name.
-        outputs: Names of the outputs.
-        output_positions: Position of each output's name.
         layouts: Layouts of outputs by their packed bytes, checked when they were first seen.
     """
 
-    __slots__ = ("inputs", "layouts", "model_name", "model_version", "output_positions", "outputs")
+    __slots__ = ("layouts", "model_name", "model_version", "plan")
 
-    def __init__(self, model_name: str, model_version: int, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self.model_name = model_name
-        self.model_version = model_version
-        self.inputs = {name: position for position, name in enumerate(inputs)}
-        self.outputs = tuple(outputs)
-        self.output_positions = {name: position for position, name in enumerate(outputs)}
-        self.layouts: dict[bytes, TensorLayout] = {}
+    def __init__(self, plan: RequestPlan) -> None:
+        self.plan = plan
+        self.model_name = plan.model_name
+        self.model_version = plan.model_version
+        self.layouts: Memo[bytes, TensorLayout] = Memo(KEPT)
 
 
 class Answer(NamedTuple):
@@ -95,13 +96,13 @@ class Batch(NamedTuple):
 
 
 def write_execute(
-    number: int, batch: Sequence[tuple[int, InferRequest]], interface: Interface, memory: InstanceMemory
+    number: int, batch: Sequence[KeyedRequest], interface: Interface, memory: InstanceMemory
 ) -> tuple[bytes, int]:
     """Lay the inputs of a batch out, in the input segment or few bytes in the message itself, and describe it.
 
     Args:
         number: The batch's number.
-        batch: Keys and requests, checked against the model.
+        batch: The requests, checked against the model.
         interface: Of the model.
         memory: Of the instance.
 
@@ -112,7 +113,7 @@ def write_execute(
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
-    layouts = [_input_layout(request, interface) for _, request in batch]
+    layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
     if memory.landings.waiting and len(batch) == 1:
         frames = _write_landed(number, batch[0], layouts[0], memory)
         if frames is not None:
@@ -124,7 +125,7 @@ def write_execute(
     block, segment = room
     base = max(block, 0)
     requests = b""
-    for (key, request), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
+    for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
         requests += _pack_request(key, request, layout[0], base)
         for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - likewise
             data = tensor.data
@@ -136,10 +137,10 @@ def write_execute(
 
 
 def _write_landed(
-    number: int, keyed: tuple[int, InferRequest], layout: tuple[bytes, list[int], int], memory: InstanceMemory
+    number: int, keyed: KeyedRequest, layout: PackedInputs, memory: InstanceMemory
 ) -> tuple[bytes, int] | None:
     """Likewise where the inputs lie in the segment already, as the guest will look for them; None where they do not."""
-    key, request = keyed
+    key, request, _ = keyed
     landed = memory.landings.take([tensor.data for tensor in request.inputs], layout[1])
     if landed is None:
         return None
@@ -161,25 +162,6 @@ def pack_returned(memory: InstanceMemory) -> bytes:
     returned = memory.returned
     offsets = [returned.popleft() for _ in range(len(returned))]
     return pack_message(ReleaseOutputs(offsets)) if offsets else b""
-
-
-def _input_layout(request: InferRequest, interface: Interface) -> tuple[bytes, list[int], int]:
-    """The packed layout of a request's inputs, their offsets, and the bytes they take together."""
-    pattern = request.pattern
-    if pattern is not None and pattern.layout_of is interface:
-        return pattern.layout
-    places = []
-    end = 0
-    for tensor in request.inputs:
-        offset = align(end)
-        end = offset + len(tensor.data)
-        places.append(Place(interface.inputs[tensor.name], "", tensor.datatype, tensor.shape, offset, len(tensor.data)))
-    positions = interface.output_positions
-    requested = [positions[name] for name in request.requested_outputs] if request.requested_outputs else None
-    packed = pack_layout(places, requested), [place.offset for place in places], end
-    if pattern is not None:
-        pattern.layout_of, pattern.layout = interface, packed
-    return packed
 
 
 def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> bytes:
@@ -299,10 +281,11 @@ def _parameters(text: str, interface: Interface) -> dict[str, Any]:
 def _read_layout(data: bytes, interface: Interface) -> TensorLayout:
     """Unpack and check a layout of outputs that was not seen before."""
     places, _ = unpack_layout(data)
-    names = [place.name if place.position == wire.OTHER_NAME else interface.outputs[place.position] for place in places]
+    names = [
+        place.name if place.position == wire.OTHER_NAME else interface.plan.output_names[place.position]
+        for place in places
+    ]
     layout = check_layout(places, names, f"'{interface.model_name}'")
-    layout.stranger = next((name for name in names if name not in interface.output_positions), "")
-    if len(interface.layouts) >= KEPT:
-        interface.layouts.clear()
+    layout.stranger = next((name for name in names if name not in interface.plan.output_positions), "")
     interface.layouts[data] = layout
     return layout

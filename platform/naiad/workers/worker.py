@@ -41,7 +41,7 @@ from naiad_stub.messages import (
 
 from naiad.errors import GuestDiedError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import InferRequest, InferResponse, Trace
+from naiad.protocol.inference import InferResponse, Trace
 from naiad.workers.calls import Call, CallReader
 from naiad.workers.channel import Channel
 from naiad.workers.compat import assert_never
@@ -50,6 +50,7 @@ from naiad.workers.exchange import (
     Answer,
     Batch,
     Interface,
+    KeyedRequest,
     Responses,
     pack_returned,
     read_responses,
@@ -226,7 +227,7 @@ class Worker:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def execute(self, batch: Sequence[tuple[int, InferRequest]], size: int) -> int:
+    def execute(self, batch: Sequence[KeyedRequest], size: int) -> int:
         """Send a batch of keyed requests, of *size* rows together; return its number.
 
         Raises:
@@ -235,7 +236,7 @@ class Worker:
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         if self._is_gone:  # its last answers are being read; the owner gets this back with its death
-            self.batches[number] = Batch([key for key, _ in batch], -1, 0, size)
+            self.batches[number] = Batch([key for key, _, _ in batch], -1, 0, size)
             return number
         data, block = write_execute(number, batch, self._interface, self.memory)
         if self.batches and self._channel is not None:
@@ -243,7 +244,7 @@ class Worker:
         else:
             self._send(data)
         self._last_sent = number
-        keys = [key for key, _ in batch]
+        keys = [key for key, _, _ in batch]
         self.batches[number] = Batch(keys, block, now, size)
         self.open.update(keys)
         return number

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 from naiad.config.model.model_config import ModelConfig
-from naiad.engine.response_cache import CachedAnswers, ResponseCache
+from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
@@ -15,7 +15,7 @@ from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, O
 CAPACITY = 1 << 20
 
 
-def fill(answers: CachedAnswers, count: int, names: list[str], width: int) -> None:
+def fill(answers: CachedResponses, count: int, names: list[str], width: int) -> None:
     """Pass so many requests by, as a model would answer them."""
     for number in range(count):
         tensor = InputTensor("IN", Datatype.INT64, (1,), number.to_bytes(8, "little"))
@@ -34,7 +34,7 @@ class Nobody:
 def test_a_cache_takes_about_the_memory_that_it_was_given(outputs, width):
     names = [f"OUT{number}" for number in range(outputs)]
     cache = ResponseCache(CAPACITY)
-    answers = CachedAnswers(cache, ModelConfig(name="m"), 1, 1, Statistics())
+    answers = CachedResponses(cache, ModelConfig(name="m"), 1, 1, Statistics())
     gc.collect()
     tracemalloc.start()
     try:
@@ -52,7 +52,7 @@ def test_a_cache_takes_about_the_memory_that_it_was_given(outputs, width):
 def test_forgetting_a_version_leaves_the_others():
     cache = ResponseCache(CAPACITY)
     for number in (1, 2):
-        fill(CachedAnswers(cache, ModelConfig(name="m"), 1, number, Statistics()), 3, ["OUT"], 1)
+        fill(CachedResponses(cache, ModelConfig(name="m"), 1, number, Statistics()), 3, ["OUT"], 1)
     cache.forget(1)
     assert cache.statistics().entries == 3
     assert repr(cache) == "<ResponseCache <ByteLru 3 values, 2019 of 1048576 bytes> hits=0 misses=6>"

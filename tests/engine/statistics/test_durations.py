@@ -66,9 +66,9 @@ def test_a_histogram_counts_each_value_in_the_first_bucket_that_takes_it(values,
 
 def test_a_model_with_a_cache_has_summaries_of_it_and_none_of_whole_requests():
     durations = Durations((0.5,), is_cached=True)
-    durations.succeeded(9_000, 1_000, 2_000, 3_000, 4_000)
-    durations.hit(7_000)
-    durations.missed(8_000)
+    durations.on_success(9_000, 1_000, 2_000, 3_000, 4_000)
+    durations.on_cache_hit(7_000)
+    durations.on_cache_miss(8_000)
     told = {name: (value.count, value.sum) for name, value in durations.value().items()}
     assert told == {
         "queue": (2, 1),
@@ -83,7 +83,7 @@ def test_a_model_with_a_cache_has_summaries_of_it_and_none_of_whole_requests():
 def test_an_ensembles_parts_are_what_its_steps_took_though_they_took_it_side_by_side():
     statistics = Statistics()
     statistics.durations = Durations((1,), is_cached=False)
-    statistics.composed(2, 1_000, 2_000, 12_000, (3_000, 9_000, 5_000))
+    statistics.on_composed(2, 1_000, 2_000, 12_000, (3_000, 9_000, 5_000))
     told = statistics.value("m", "1")
     assert {name: value.sum for name, value in told.summaries.items()} == {
         "request": 11,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.engine.statistics.response_times import Progress, ResponseTimes
+from naiad.engine.statistics.response_times import ResponseProgress, ResponseTimes
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import Duration
@@ -11,9 +11,9 @@ RESPONSE = InferResponse("m", 1, outputs=[OutputTensor("OUT", Datatype.INT8, (1,
 
 
 def test_durations_are_those_since_the_response_before():
-    times, progress = ResponseTimes(), Progress(100)
-    times.sent(progress, RESPONSE, 110, 113)
-    times.sent(progress, RESPONSE, 150, 151)
+    times, progress = ResponseTimes(), ResponseProgress(100)
+    times.on_response(progress, RESPONSE, 110, 113)
+    times.on_response(progress, RESPONSE, 150, 151)
     first, second = times
     assert (first.compute_infer, first.compute_output, first.success) == (
         Duration(1, 10),
@@ -24,9 +24,9 @@ def test_durations_are_those_since_the_response_before():
 
 
 def test_a_response_without_outputs_is_an_empty_one_and_an_end_after_responses_is_none():
-    times, progress = ResponseTimes(), Progress(0)
-    times.sent(progress, InferResponse("m", 1), 5, 6)
-    times.ended(progress, 9, is_cancelled=False)
+    times, progress = ResponseTimes(), ResponseProgress(0)
+    times.on_response(progress, InferResponse("m", 1), 5, 6)
+    times.on_end(progress, 9, is_cancelled=False)
     [only] = times
     assert (only.empty_response, only.compute_infer, only.compute_output) == (
         Duration(1, 5),
@@ -36,8 +36,8 @@ def test_a_response_without_outputs_is_an_empty_one_and_an_end_after_responses_i
 
 
 def test_a_stream_of_a_million_does_not_make_statistics_of_a_million_lines():
-    times, progress = ResponseTimes(), Progress(0)
+    times, progress = ResponseTimes(), ResponseProgress(0)
     for number in range(3000):
-        times.sent(progress, RESPONSE, number, number)
-    times.ended(progress, 3000, is_cancelled=True)
+        times.on_response(progress, RESPONSE, number, number)
+    times.on_end(progress, 3000, is_cancelled=True)
     assert len(list(times)) == 1024

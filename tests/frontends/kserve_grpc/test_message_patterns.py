@@ -47,7 +47,7 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
     made = found.request
     assert values(made) == values(expected)
     assert (made.model_name, made.model_version, list(made.requested_outputs)) == ("m", 3, ["O"])
-    assert made.pattern is request.pattern is not None
+    assert made.layout_key is request.layout_key is not None
 
 
 @pytest.mark.parametrize(

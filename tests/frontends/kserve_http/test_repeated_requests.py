@@ -25,13 +25,13 @@ def patterns() -> InferPatterns:
 
 
 def read(text: str, data: bytes, by: InferPatterns | None = None):
-    """A request's facts, and its pattern."""
+    """A request's facts, and its layout key."""
     given = text.encode()
     length = b"%d" % len(given)
     request, plan = by.parse(given + data, length) if by else parse_infer(given + data, length, "m", -1, 1 << 20)
     inputs = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
     facts = (request.request_id, inputs, list(request.requested_outputs), dict(request.parameters), plan.binary)
-    return facts, request.pattern
+    return facts, request.layout_key
 
 
 IDS = [

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.engine.ensembles.step import Flow, StepDesk, Submission, flow_of_input, response_parameters
-from naiad.engine.serving.request_check import prefix
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.request_plan import error_prefix
 from naiad.scheduling.ensembles.progress import (
     Action,
     CancelStep,
@@ -105,7 +105,9 @@ class Run:
         self._batch_size = batch_size
         self._when_done = when_done
         self._queued = self._begun = time.monotonic_ns()
-        self._machine: EnsembleProgress[Flow] = EnsembleProgress(desk.graph, request.requested_outputs, prefix(request))
+        self._machine: EnsembleProgress[Flow] = EnsembleProgress(
+            desk.graph, request.requested_outputs, error_prefix(request)
+        )
         self._submissions: dict[int, Submission] = {}
         self._actions: list[Action[Flow]] = []
         self._is_working = False
@@ -205,7 +207,7 @@ class Run:
                 self._succeeded()
                 self._sink.send(None, True)
             case FailRequest(error):
-                self._answers.totals.failed(time.monotonic_ns() - self._queued)
+                self._answers.totals.on_failure(time.monotonic_ns() - self._queued)
                 self._sink.send(self._answers.error(self.request, error), True)
 
     def _respond(self, outputs: Sequence[tuple[str, Flow]], *, final: bool) -> None:
@@ -213,7 +215,7 @@ class Run:
             self._succeeded()
         if self._is_first:
             self._is_first = False
-            self._answers.totals.responded_first(time.monotonic_ns() - self._queued)
+            self._answers.totals.on_first_response(time.monotonic_ns() - self._queued)
         response = self._answers.response(self.request, outputs)
         if self._is_left:
             self._do(self._machine.on_responses_consumed(1))
@@ -221,7 +223,7 @@ class Run:
 
     def _succeeded(self) -> None:
         now, begun = time.monotonic_ns(), self._begun
-        self._answers.totals.composed(self._batch_size, self._queued, begun, now, self._took)
+        self._answers.totals.on_composed(self._batch_size, self._queued, begun, now, self._took)
         if self.request.trace is not None:
             started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
             self.request.trace.on_composed(self._queued, begun, started, ended, ended + self._took[2])

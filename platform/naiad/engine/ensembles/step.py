@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from naiad.engine.registry import Registry
@@ -19,7 +19,6 @@ from naiad.protocol.inference import (
     InferResponse,
     InputTensor,
     Parameter,
-    RequestPattern,
     Sink,
 )
 from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
@@ -27,8 +26,6 @@ from naiad.scheduling.ensembles.step_limits import StepLimits
 from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
-
-_PATTERNS_KEPT = 64
 
 
 class Flow(NamedTuple):
@@ -68,24 +65,17 @@ class StepPlan:
         outputs: The outputs to ask for.
     """
 
-    __slots__ = ("_patterns", "dims", "is_batched", "number", "outputs")
+    __slots__ = ("dims", "is_batched", "number", "outputs")
 
     def __init__(self, step: EnsembleStep, version: ServedVersion) -> None:
         self.number = version.number
         self.dims = {tensor.name: tensor.dims for tensor in version.config.inputs}
         self.is_batched = version.config.max_batch_size > 0
         self.outputs = tuple(sorted(step.outputs))
-        self._patterns: dict[tuple[object, ...], RequestPattern] = {}
 
-    def pattern(self, inputs: Sequence[InputTensor]) -> RequestPattern:
-        """What a request with such inputs has in common with those before it."""
-        key = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in inputs])
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            if len(self._patterns) >= _PATTERNS_KEPT:
-                self._patterns.clear()
-            pattern = self._patterns[key] = RequestPattern()
-        return pattern
+    def layout_key(self, inputs: Sequence[InputTensor]) -> Hashable:
+        """The key of requests with such inputs (see `InferRequest.layout_key`): all that the check looks at."""
+        return (self.outputs, *[(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in inputs])
 
 
 class StepOwner(Protocol):
@@ -227,7 +217,7 @@ class Submission:
             self._sequence[1],
             asked.priority,
             asked.timeout_us,
-            plan.pattern(inputs),
+            plan.layout_key(inputs),
             self,
         )
 

@@ -17,14 +17,16 @@ from naiad.config.model.render import to_json
 from naiad.engine.ensembles.run import Answers, Run
 from naiad.engine.ensembles.step import StepDesk
 from naiad.engine.registry import Registry
-from naiad.engine.response_cache import CachedAnswers, ResponseCache
+from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.serving.admission import Admission
+from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
-from naiad.engine.serving.request_check import RequestCheck, prefix
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.request_plan import CheckedLayout
 from naiad.scheduling.ensembles.graph import EnsembleGraph
 from naiad.workers.worker import Worker
 
@@ -38,7 +40,6 @@ class EnsembleVersion:
         metadata: Its inputs and outputs.
         version: Its version number.
         number: Which of all versions ever loaded this is.
-        reason: Why it can serve no more; empty while it can.
         graph: Its steps.
     """
 
@@ -64,18 +65,14 @@ class EnsembleVersion:
         self.metadata = metadata_of(config, version)
         self.version = version
         self.number = next(version_numbers)
-        self.reason = ""
         self.graph = graph
         self._registry = registry
         self._desk = StepDesk(graph, registry, config.message.ensemble_scheduling.max_inflight_requests, when_waiting)
         self._answers = Answers(config, version)
-        self._check = RequestCheck(config)
-        self.output_dims = {
-            tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.outputs
-        }
+        plan = compile_plan(config, version, self.number)
+        self._admission = Admission(plan, self._start, itertools.count(1))
+        self.submit = self._admission.submit
         self._runs: dict[int, Run] = {}
-        self._keys = itertools.count(1)
-        self._cached: CachedAnswers | None = None
 
     def __repr__(self) -> str:
         return (
@@ -90,7 +87,12 @@ class EnsembleVersion:
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""
-        self._cached = CachedAnswers(cache, self.config, self.version, self.number, self._answers.totals)
+        self._admission.cache = CachedResponses(cache, self.config, self.version, self.number, self._answers.totals)
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot serve any more; empty while it can."""
+        return self._admission.reason
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -100,7 +102,7 @@ class EnsembleVersion:
         deadline = loop.time() + timeout
         while self._runs and loop.time() < deadline:
             await asyncio.sleep(0.01)
-        self.reason = self.reason or "it is being unloaded"
+        self._admission.reason = self.reason or "it is being unloaded"
         for run in list(self._runs.values()):
             run.give_up(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
@@ -150,31 +152,18 @@ class EnsembleVersion:
         """Anywhere: which of its models gets what is known only later."""
         return None
 
-    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
-        """Begin a request; return its key. See `Traffic.submit`.
-
-        Raises:
-            InvalidRequestError: If it does not fit the ensemble.
-            NotReadyError: If the ensemble cannot serve any more.
-        """
-        if self.reason:
-            raise NotReadyError(f"{prefix(request)}model '{self.config.name}' cannot serve: {self.reason}")
-        pattern = request.pattern
-        if pattern is None or pattern.checked_by != self.number:
-            batch_size = self._check.check_for(self.number, request)
-        else:
-            batch_size = pattern.batch_size
-        key = next(self._keys)
-        if self._cached is not None:
-            unanswered = self._cached.answer(request, sink)
-            if unanswered is None:
-                return key
-            sink = unanswered
+    def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
+        """See `StartRequest`."""
         run = self._runs[key] = Run(
-            self._desk, self._answers, request, sink, batch_size, alone=alone, when_done=partial(self._finished, key)
+            self._desk,
+            self._answers,
+            request,
+            sink,
+            layout.batch_size,
+            alone=alone,
+            when_done=partial(self._finished, key),
         )
         run.begin()
-        return key
 
     def cancel(self, key: int) -> None:
         """Cancel the steps under way and begin no more."""

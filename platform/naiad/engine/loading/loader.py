@@ -27,9 +27,10 @@ from naiad.config.model.validate import validate
 from naiad.config.server.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.warmup import read_samples
-from naiad.engine.serving.rate_limiter import SharedLimiter
-from naiad.engine.serving.sequence_states import read_states, state_outputs
-from naiad.engine.serving.version import ModelVersion, input_names
+from naiad.engine.serving.compile_plan import input_names, state_outputs
+from naiad.engine.serving.rate_limiter import SharedRateLimiter
+from naiad.engine.serving.sequence_states import read_states
+from naiad.engine.serving.version import ModelVersion
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
@@ -98,7 +99,7 @@ class LoadSettings:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     start_timeout: float = 30.0
     debugged: tuple[str, str] | None = None
-    limiter: SharedLimiter | None = None
+    limiter: SharedRateLimiter | None = None
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
     busy_poll_us: int = 0
 

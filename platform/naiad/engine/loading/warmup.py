@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
-from naiad.engine.serving.request_check import RequestCheck
+from naiad.engine.serving.compile_plan import compile_plan
 from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadError, RepositoryError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.exchange import Answer
 from naiad.workers.worker import Worker
 
@@ -45,25 +46,16 @@ def read_samples(config: ModelConfig, directory: Path) -> tuple[Sample, ...]:
         InvalidRequestError: If its inputs do not fit the model.
         RepositoryError: If a file cannot be read.
     """
-    check = RequestCheck(config)
+    plan = compile_plan(config, 0)
     return tuple(
-        Sample(message.name, tuple(_requests(config, message, directory, check)), max(message.count, 1))
+        Sample(message.name, tuple(_requests(config, message, directory, plan)), max(message.count, 1))
         for message in config.message.model_warmup
         if message.batch_size
     )
 
 
-def extra_inputs(config: ModelConfig) -> list[str]:
-    """Names of tensors that only samples bring; the reference gives them to the model, too."""
-    known = {tensor.name for tensor in config.inputs}
-    known.update(control.name for control in config.message.sequence_batching.control_input)
-    known.update(state.input_name for state in config.message.sequence_batching.state)
-    named = dict.fromkeys(name for message in config.message.model_warmup for name in sorted(message.inputs))
-    return [name for name in named if name not in known]
-
-
 def _requests(
-    config: ModelConfig, message: pb.ModelWarmup, directory: Path, check: RequestCheck
+    config: ModelConfig, message: pb.ModelWarmup, directory: Path, plan: RequestPlan
 ) -> Iterator[InferRequest]:
     if message.batch_size > max(config.max_batch_size, 1):
         raise ConfigError(
@@ -75,15 +67,10 @@ def _requests(
     tensors = {name: _tensor(name, message.inputs[name], leading, directory) for name in sorted(message.inputs)}
     names = [*(tensor.name for tensor in config.inputs if tensor.name in tensors), *sorted(tensors.keys() - known)]
     for _ in range(message.batch_size):
-        inputs = [_copy(tensors[name]) for name in names]
-        request = InferRequest(config.name, -1, [tensor for tensor in inputs if tensor.name in known])
-        check.check(request)
-        request.inputs = inputs
-        yield request
-
-
-def _copy(tensor: InputTensor) -> InputTensor:
-    return InputTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)  # checking may reshape it
+        inputs = [tensors[name] for name in names]
+        checked = plan.check(InferRequest(config.name, -1, [tensor for tensor in inputs if tensor.name in known]))
+        others = [tensor for tensor in inputs if tensor.name not in known]
+        yield replace(checked.request, inputs=(*checked.request.inputs, *others))
 
 
 def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], directory: Path) -> InputTensor:
@@ -161,9 +148,9 @@ class WarmUp:
                     raise ModelError(f"failed to run warmup sample '{sample.name}': {text}; ", code=Code.INVALID_ARG)
 
     async def _execute(self, worker: Worker, sample: Sample) -> list[str]:
-        batch = [(next(self._keys), request) for request in sample.requests]
-        run = _Run(worker, [key for key, _ in batch])
-        self._runs.update((key, run) for key, _ in batch)
+        batch = [(next(self._keys), request, None) for request in sample.requests]
+        run = _Run(worker, [key for key, _, _ in batch])
+        self._runs.update((key, run) for key, _, _ in batch)
         try:
             worker.execute(batch, 0)
             await run.done
@@ -172,7 +159,7 @@ class WarmUp:
                 raise
             return [error.message]
         finally:
-            for key, _ in batch:
+            for key, _, _ in batch:
                 self._runs.pop(key, None)
         return run.problems
 
@@ -188,7 +175,7 @@ class WarmUp:
             if not run.open and not run.done.done():
                 run.done.set_result(None)
 
-    def lost(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_guest_exit(self, worker: Worker, error: GuestDiedError) -> None:
         """A guest died, perhaps of a sample."""
         for run in set(self._runs.values()):
             if run.worker is worker and not run.done.done():

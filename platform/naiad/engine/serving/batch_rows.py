@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naiad.engine.serving.pending import Pending
+from naiad.engine.serving.pending import PendingRequest
 from naiad.protocol.datatypes import zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.scheduling.interface import Row
 
 
-def row_requests(rows: Sequence[Row[Pending]]) -> list[InferRequest]:
+def row_requests(rows: Sequence[Row[PendingRequest]]) -> list[InferRequest]:
     """The request of each row, as the model shall see it."""
     model, state = next((row.item.request, row.state) for row in rows if row.item is not None)
     blank: list[InputTensor] = []
@@ -26,7 +26,7 @@ def row_requests(rows: Sequence[Row[Pending]]) -> list[InferRequest]:
     ]
 
 
-def _request(row: Row[Pending], request: InferRequest) -> InferRequest:
+def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
     state = row.state.inputs if row.state is not None else ()
     if not row.controls and not state and row.correlation_id == request.correlation_id and row.flags == request.flags:
         return request
@@ -45,7 +45,7 @@ def _request(row: Row[Pending], request: InferRequest) -> InferRequest:
     )
 
 
-def _nothing(row: Row[Pending], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
+def _nothing(row: Row[PendingRequest], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
     return InferRequest(
         model.model_name,
         model.model_version,

@@ -1,199 +1,181 @@
-"""Carrying out what a scheduler decides: work goes to guests, refusals to clients, warnings to the log.
+"""Dispatcher: between the decisions of a scheduler and their execution.
 
-A scheduler that waits for something (a fuller batch, a deadline) says when it wants to be asked again; one timer sees
-to that. The default one never waits, so that its requests, of which there may be many thousands a second, pay nothing
-for it.
+A scheduler is a state machine without a clock. Its actions are carried out by a `BatchExecutor`; the dispatcher adds
+what schedulers other than first come, first served need:
+
+- `_WakeupTimer`: some schedulers delay requests (for a fuller batch, until a timeout) and name a time at which they
+  are to be called again. The default scheduler never does, and its requests pay nothing for it: `carry_out` is then
+  the executor's own method.
+- `_StartHold`: an environment variable of the reference, for tests, delays the first execution.
+- `RateLimitGate`: executes batches only when the server's rate limiter grants their resources.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
 
-from naiad.engine.serving.batch_rows import row_requests
-from naiad.engine.serving.pending import Pending
+from naiad.engine.serving.execution import BatchExecutor, CarryOut, Fail, OnRejected, WorkerAction, WorkerScheduler
+from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.serving.rate_limiter import RateLimitGate
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.errors import NaiadError, OutOfMemoryError
-from naiad.scheduling.interface import Action, Dispatch, Rejection, RowDispatch, Scheduler
+from naiad.scheduling.fifo import FifoScheduler
+from naiad.scheduling.interface import Dispatch, RowDispatch
 from naiad.scheduling.sequences.batcher import SequenceScheduler
 from naiad.workers.worker import Worker
 
-logger = logging.getLogger("naiad.engine")
+__all__ = ["Dispatcher", "WorkerScheduler"]
 
 _HOLD_VARIABLE = "TRITONSERVER_DELAY_SCHEDULER"
 _BACKLOG_VARIABLE = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
 _SECOND_NS = 1_000_000_000
 
-WorkerScheduler: TypeAlias = Scheduler[Worker, Pending]
-Fail: TypeAlias = Callable[[Sequence[Pending], NaiadError], None]
-"""Answers requests with an error."""
-Refused: TypeAlias = Callable[[Pending, NaiadError], None]
-"""Hears that the scheduler will not have a request, or no longer."""
-
 
 class Dispatcher:
-    """Carries out the decisions of a scheduler that never waits.
+    """Carries out the decisions of one version's scheduler.
 
     Attributes:
-        scheduler: The scheduler.
+        carry_out: Carries actions out, in order.
     """
 
-    def __init__(self, scheduler: WorkerScheduler, keys: Iterator[int], fail: Fail, refused: Refused) -> None:
-        self.scheduler = scheduler
-        self._keys = keys
-        self._fail = fail
-        self._refused = refused
+    def __init__(
+        self,
+        scheduler: WorkerScheduler,
+        keys: Iterator[int],
+        fail: Fail,
+        on_rejected: OnRejected,
+        gate: RateLimitGate | None = None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._gate = gate
+        self._hold: _StartHold | None = None
+        self._timer: _WakeupTimer | None = None
+        self._executor = executor = BatchExecutor(scheduler, keys, fail, on_rejected)
+        self._perform: CarryOut = executor.carry_out
+        self.carry_out: CarryOut = executor.carry_out
+        if gate is None and isinstance(scheduler, FifoScheduler):
+            return
+        self._hold = _StartHold.from_environment(is_sequential=isinstance(scheduler, SequenceScheduler))
+        self._timer = _WakeupTimer(self._wake)
+        self.carry_out = executor.resume = self._carry_out_and_arm
+        if gate is not None:
+            gate.attach(executor, self.carry_out)
+            self._perform = gate.stage_all
 
     @property
     def waiting_count(self) -> int:
-        """How many requests were not sent to a guest yet."""
-        return self.scheduler.waiting_count
+        """Number of requests that were not sent to a guest yet."""
+        return self._scheduler.waiting_count + (0 if self._gate is None else self._gate.staged_count)
 
     def add(self, worker: Worker) -> None:
-        """A guest may take work."""
-        self.carry_out(self.scheduler.add_instance(worker, time.monotonic_ns()))
+        """Let a guest take work.
 
-    def withdraw(self, pending: Pending) -> bool:
-        """Take a request that waits out of the queue; False where it does not wait (any more)."""
-        if not self.scheduler.withdraw(pending):
-            return False
-        self.carry_out(self.scheduler.wake(time.monotonic_ns()))  # it may have held others up
-        return True
-
-    def lost(self, worker: Worker) -> tuple[Pending, ...]:  # noqa: ARG002 - it was sent all at once
-        """A guest is gone; return what it was not even sent."""
-        return ()
-
-    def done(self, worker: Worker) -> None:
-        """A guest has finished a batch."""
-
-    def close(self) -> None:
-        """Carry out nothing more."""
-
-    def carry_out(self, actions: Sequence[Action[Worker, Pending]]) -> None:
-        """Carry *actions* out, in order."""
-        for action in actions:
-            if isinstance(action, Dispatch):
-                worker, items = action
-                now = time.monotonic_ns()
-                size = 0
-                for pending in items:
-                    pending.laid_out = now
-                    pending.worker = worker
-                    size += pending.batch_size
-                try:
-                    worker.execute([(pending.key, pending.request) for pending in items], size)
-                except OutOfMemoryError as error:
-                    self._halve(action, error)
-            elif isinstance(action, RowDispatch):
-                self._execute_rows(action)
-            elif isinstance(action, Rejection):
-                self._refused(action.item, action.error)
-            else:
-                logger.warning("%s", action.message)
-
-    def _execute_rows(self, action: RowDispatch[Worker, Pending]) -> None:
-        worker, now = action.instance, time.monotonic_ns()
-        for row in action.rows:
-            if row.item is not None:
-                row.item.laid_out, row.item.worker, row.item.state = now, worker, row.state
-        # Nobody knows the keys of rows without a request: their answers go nowhere.
-        keys = [next(self._keys) if row.item is None else row.item.key for row in action.rows]
-        try:
-            worker.execute(list(zip(keys, row_requests(action.rows), strict=True)), len(keys))
-        except OutOfMemoryError as error:
-            self._halve(action, error)
-
-    def _halve(self, action: Dispatch[Worker, Pending] | RowDispatch[Worker, Pending], error: OutOfMemoryError) -> None:
-        """Execute as much of a batch as an empty segment has room for; the rest of it waits, first."""
-        worker, items = action.instance, action.items
-        if worker.batches or len(items) == 1:
-            self._no_room(worker, items, error)
-            return
-        half = len(items) // 2
-        for pending in items[half:]:
-            pending.worker = None
-        actions = self.scheduler.requeue(items[half:], time.monotonic_ns())
-        Dispatcher.carry_out(self, (action.first(half),))
-        self.carry_out(actions)
-
-    def _no_room(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
-        """Wait for the batch before, whose end frees room; fail only what does not fit into an empty segment."""
-        if not worker.batches:
-            self._fail(items, error)
-            self.carry_out(self.scheduler.on_finished(worker, time.monotonic_ns()))
-            return
-        for pending in items:
-            pending.worker = None
-        self.scheduler.undo_dispatch(worker, items)
-
-
-class WaitingDispatcher(Dispatcher):
-    """Carries out the decisions of a scheduler that may wait, and asks it again when it wants to be."""
-
-    def __init__(self, scheduler: WorkerScheduler, keys: Iterator[int], fail: Fail, refused: Refused) -> None:
-        super().__init__(scheduler, keys, fail, refused)
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.Handle | None = None
-        self._timer_ns = 0
-        # As the reference, for tests: no work begins before so many requests wait.
-        self._hold = int(os.environ.get(_HOLD_VARIABLE) or 0)
-        if self._hold and isinstance(scheduler, SequenceScheduler):
-            self._hold += int(os.environ.get(_BACKLOG_VARIABLE) or 0)
-        self._held: list[Worker] = []
-
-    def add(self, worker: Worker) -> None:
-        """A guest may take work, unless so many requests shall wait first."""
-        if self._hold:
-            self._held.append(worker)
+        Raises:
+            ConfigError: If the rate limiter can never grant what its instance needs.
+        """
+        if self._gate is not None:
+            self._gate.add(worker)
+        if self._hold is not None and self._hold.is_holding:
+            self._hold.workers.append(worker)
         else:
-            super().add(worker)
+            self.carry_out(self._scheduler.add_instance(worker, time.monotonic_ns()))
+
+    def withdraw(self, pending: PendingRequest) -> bool:
+        """Take a waiting request out of the queue; False if it does not wait (any more)."""
+        if self._scheduler.withdraw(pending):
+            self.carry_out(self._scheduler.wake(time.monotonic_ns()))  # others may have waited behind it
+            return True
+        return self._gate is not None and self._gate.withdraw(pending)
 
     def close(self) -> None:
-        """Carry out nothing more."""
-        self._disarm()
-        self._held.clear()
+        """Carry out nothing more by itself."""
+        if self._gate is not None:
+            self._gate.close()
+        if self._timer is not None:
+            self._timer.disarm()
+        if self._hold is not None:
+            self._hold.workers.clear()
 
-    def carry_out(self, actions: Sequence[Action[Worker, Pending]]) -> None:
-        """Carry *actions* out, in order, and see to it that the scheduler is asked again in time."""
+    def _carry_out_and_arm(self, actions: Sequence[WorkerAction]) -> None:
         for action in actions:
             if isinstance(action, Dispatch | RowDispatch):
                 for pending in action.items:
                     if isinstance(pending.sink, OrderedSink):
                         pending.sink.begin()
         self._perform(actions)
-        if self._hold and self.scheduler.waiting_count >= self._hold:
-            self._hold = 0
-            for worker in self._held:
-                self.carry_out(self.scheduler.add_instance(worker, time.monotonic_ns()))
-        self._arm()
-
-    def _perform(self, actions: Sequence[Action[Worker, Pending]]) -> None:
-        super().carry_out(actions)
-
-    def _arm(self) -> None:
-        due_ns = self.scheduler.next_wakeup()
-        if due_ns is None:
-            self._disarm()
-            return
+        if self._hold is not None and self._hold.is_holding:
+            for worker in self._hold.release(self._scheduler.waiting_count):
+                self.carry_out(self._scheduler.add_instance(worker, time.monotonic_ns()))
         if self._timer is not None:
-            if self._timer_ns <= due_ns:
-                return  # too early does no harm, and costs less than a new timer for each request
-            self._timer.cancel()
-        self._timer_ns = due_ns
-        delay = (due_ns - time.monotonic_ns()) / _SECOND_NS
-        # At once means in the loop's next turn: a scheduler that always wants to be asked must not stop the world.
-        self._timer = self._loop.call_later(delay, self._wake) if delay > 0 else self._loop.call_soon(self._wake)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._timer.arm(self._scheduler.next_wakeup())
 
     def _wake(self) -> None:
-        self._timer = None
-        self.carry_out(self.scheduler.wake(time.monotonic_ns()))
+        self.carry_out(self._scheduler.wake(time.monotonic_ns()))
+
+
+class _WakeupTimer:
+    """One timer for the time at which a scheduler is to be called again."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.Handle | None = None
+        self._due_ns = 0
+
+    def arm(self, due_ns: int | None) -> None:
+        """Call the scheduler at *due_ns* (monotonic) or, if the timer is set to that already, earlier."""
+        if due_ns is None:
+            self.disarm()
+            return
+        if self._handle is not None:
+            if self._due_ns <= due_ns:
+                return  # waking early does no harm, and costs less than a new timer for each request
+            self._handle.cancel()
+        self._due_ns = due_ns
+        delay = (due_ns - time.monotonic_ns()) / _SECOND_NS
+        # Overdue means the loop's next turn, not now: a scheduler that is always due must not starve the loop.
+        self._handle = self._loop.call_later(delay, self._fire) if delay > 0 else self._loop.call_soon(self._fire)
+
+    def disarm(self) -> None:
+        """Cancel the timer."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._wake()
+
+
+class _StartHold:
+    """Guests that get no work before a number of requests wait: a test aid of the reference.
+
+    Attributes:
+        workers: The guests that are held.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.workers: list[Worker] = []
+        self._count = count
+
+    @classmethod
+    def from_environment(cls, *, is_sequential: bool) -> _StartHold:
+        """The hold that the server's environment variables ask for; most ask for none."""
+        count = int(os.environ.get(_HOLD_VARIABLE) or 0)
+        if count and is_sequential:
+            count += int(os.environ.get(_BACKLOG_VARIABLE) or 0)
+        return cls(count)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether requests are still too few."""
+        return self._count > 0
+
+    def release(self, waiting_count: int) -> list[Worker]:
+        """The guests that may begin now that so many requests wait."""
+        if waiting_count < self._count:
+            return []
+        self._count = 0
+        return self.workers

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-from naiad.engine.serving.request_check import prefix
-from naiad.engine.statistics.response_times import Progress
+from naiad.engine.statistics.response_times import ResponseProgress
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.request_plan import CheckedLayout, error_prefix
 from naiad.scheduling.sequences.states import SequenceState
 from naiad.workers.worker import Worker
 
@@ -17,7 +17,7 @@ _CREDIT_BYTES = 2 << 20
 """After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
 
 
-class Pending:
+class PendingRequest:
     """One request.
 
     Attributes:
@@ -25,13 +25,14 @@ class Pending:
         request: The request.
         sink: Who gets its responses.
         batch_size: Its batch size.
+        packed: Its packed inputs; None where they are packed when its batch is sent.
         queued: When it came (monotonic ns).
         laid_out: When it was sent to a guest (monotonic ns).
         worker: That guest; None while it waits for one.
         shape_key: Requests share a batch only if theirs are equal; None shares one with any.
         is_queued: The scheduler has taken it up.
         is_cancelled: Nobody waits for it any more.
-        refusal: Why the scheduler did not take it up.
+        rejection: Why the scheduler did not take it up.
         state: What is kept of its sequence, once it was sent to a guest; None if there is no such thing.
         progress: How far its responses are; None before the first, and always unless its model is decoupled.
     """
@@ -43,9 +44,10 @@ class Pending:
         "is_queued",
         "key",
         "laid_out",
+        "packed",
         "progress",
         "queued",
-        "refusal",
+        "rejection",
         "request",
         "shape_key",
         "sink",
@@ -53,27 +55,28 @@ class Pending:
         "worker",
     )
 
-    def __init__(self, key: int, request: InferRequest, sink: Sink, batch_size: int) -> None:
+    def __init__(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout) -> None:
         self.key = key
         self.request = request
         self.sink = sink
-        self.batch_size = batch_size
+        self.batch_size = layout.batch_size
+        self.packed = layout.packed
         self.queued = time.monotonic_ns()
         self.laid_out = 0
         self.worker: Worker | None = None
         self.shape_key: Hashable | None = None
         self.is_queued = self.is_cancelled = False
-        self.refusal: NaiadError | None = None
+        self.rejection: NaiadError | None = None
         self.state: SequenceState | None = None
-        self.progress: Progress | None = None
+        self.progress: ResponseProgress | None = None
         self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
 
-    def will_leave(self, response: InferResponse, progress: Progress) -> None:
+    def on_response_queued(self, response: InferResponse, progress: ResponseProgress) -> None:
         """Note that a response, one of many perhaps, is on its way to the client."""
         self.progress = progress
         progress.sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
 
-    def has_left(self, count: int) -> None:
+    def on_responses_sent(self, count: int) -> None:
         """Note that *count* responses have left; tell the guest, which may be held back, when they are many."""
         if self.progress is None or self.worker is None:
             return
@@ -112,4 +115,4 @@ class Pending:
     @property
     def prefix(self) -> str:
         """How errors about it begin."""
-        return prefix(self.request)
+        return error_prefix(self.request)

@@ -1,39 +1,52 @@
-"""The rate limiter at work: between the decision of a scheduler and its execution."""
+"""The rate limiter: batches wait between the scheduler's decision and their execution until resources are granted.
+
+One `SharedRateLimiter` serves all models, since they share resources. Each version whose instances name resources has a
+`RateLimitGate`, which holds the batches that were decided on and not granted yet ("staged").
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.engine.serving.dispatch import Fail, Refused, WaitingDispatcher, WorkerScheduler
-from naiad.engine.serving.pending import Pending
-from naiad.errors import NotReadyError, OutOfMemoryError
+from naiad.engine.serving.execution import (
+    BatchAction,
+    BatchExecutor,
+    CarryOut,
+    OnRejected,
+    WorkerAction,
+    WorkerScheduler,
+)
+from naiad.engine.serving.pending import PendingRequest
+from naiad.errors import NotReadyError
 from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from naiad.scheduling.interface import Action, Dispatch, RowDispatch
+from naiad.scheduling.interface import Dispatch, RowDispatch
 from naiad.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
 from naiad.workers.worker import Worker
 
-Work: TypeAlias = "tuple[LimitedDispatcher, Dispatch[Worker, Pending] | RowDispatch[Worker, Pending]]"
+__all__ = ["RateLimitGate", "SharedRateLimiter"]
+
+StagedBatch: TypeAlias = "tuple[RateLimitGate, BatchAction]"
 
 _CPU = 0
-"""The device of all instances: none of ours is tied to one."""
+"""The device of all instances: naiad ties no instance to a GPU."""
 
 
-class SharedLimiter:
+class SharedRateLimiter:
     """The rate limiter of a server; one for all models."""
 
     def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
-        self._limiter: RateLimiter[Worker, Work] = RateLimiter(limits)
-        self._staged: dict[Worker, list[Work]] = {}
+        self._limiter: RateLimiter[Worker, StagedBatch] = RateLimiter(limits)
+        self._staged: dict[Worker, list[StagedBatch]] = {}
 
     def register(self, worker: Worker, group: pb.ModelInstanceGroup) -> None:
-        """Take up a guest of an instance of *group*.
+        """Add a guest of an instance of *group*.
 
         Raises:
-            ConfigError: If what it needs could never be there.
+            ConfigError: If its resources can never be granted.
         """
         limiter = group.rate_limiter
         resources = [
@@ -43,115 +56,106 @@ class SharedLimiter:
         self._limiter.register(worker, resources, priority=limiter.priority, device=_CPU)
         self._staged[worker] = []
 
-    def unregister(self, worker: Worker) -> list[Work]:
-        """Forget a guest; return what it was to do and has not begun."""
+    def unregister(self, worker: Worker) -> list[StagedBatch]:
+        """Remove a guest; its staged batches."""
         staged = self._staged.pop(worker, [])
-        self._carry_out(self._limiter.unregister(worker))
+        self._execute(self._limiter.unregister(worker))
         return staged
 
-    def stage(self, worker: Worker, work: Work) -> None:
-        """Have *worker* do *work* as soon as what it needs is there."""
-        self._staged[worker].append(work)
-        self._carry_out(self._limiter.stage(worker, work))
+    def stage(self, worker: Worker, batch: StagedBatch) -> None:
+        """Have *batch* executed as soon as its guest's resources are granted, perhaps before this returns."""
+        self._staged[worker].append(batch)
+        self._execute(self._limiter.stage(worker, batch))
 
-    def finished(self, worker: Worker) -> None:
-        """A guest has done its oldest work."""
-        self._carry_out(self._limiter.on_finished(worker))
+    def on_batch_done(self, worker: Worker) -> None:
+        """A guest has finished its oldest batch: others may use its resources."""
+        self._execute(self._limiter.on_finished(worker))
 
-    def _carry_out(self, grants: Sequence[GrantedWork[Worker, Work]]) -> None:
+    def _execute(self, grants: Sequence[GrantedWork[Worker, StagedBatch]]) -> None:
         for grant in grants:
             self._staged[grant.instance].remove(grant.work)
-            dispatcher, action = grant.work
-            dispatcher.begin(action)
+            gate, action = grant.work
+            gate.on_granted(action)
 
 
-class LimitedDispatcher(WaitingDispatcher):
-    """Carries decisions out when the rate limiter lets it."""
+class RateLimitGate:
+    """The staged batches of one model version."""
 
     def __init__(
         self,
-        scheduler: WorkerScheduler,
-        keys: Iterator[int],
-        fail: Fail,
-        refused: Refused,
-        limiter: SharedLimiter,
+        limiter: SharedRateLimiter,
         groups: Mapping[str, pb.ModelInstanceGroup],
+        scheduler: WorkerScheduler,
+        on_rejected: OnRejected,
     ) -> None:
-        super().__init__(scheduler, keys, fail, refused)
         self._limiter = limiter
         self._groups = groups
+        self._scheduler = scheduler
+        self._on_rejected = on_rejected
         self._workers: set[Worker] = set()
-        self._staged: dict[Pending, asyncio.TimerHandle | None] = {}  # with what ends their patience
+        self._staged: dict[PendingRequest, asyncio.TimerHandle | None] = {}  # with the timer of its timeout
+        self._executor: BatchExecutor | None = None
+        self._resume: CarryOut | None = None
+
+    def attach(self, executor: BatchExecutor, resume: CarryOut) -> None:
+        """Set what executes granted batches, and what carries out actions that follow from that."""
+        self._executor = executor
+        self._resume = resume
+        executor.on_given_up = self._limiter.on_batch_done
 
     @property
-    def waiting_count(self) -> int:
-        """How many requests were not sent to a guest yet."""
-        return super().waiting_count + len(self._staged)
+    def staged_count(self) -> int:
+        """Number of requests in staged batches."""
+        return len(self._staged)
 
     def add(self, worker: Worker) -> None:
-        """A guest may take work; raises ConfigError if what it needs could never be there."""
+        """Add a guest; raises ConfigError if its resources can never be granted."""
         self._limiter.register(worker, self._groups.get(worker.spec.name) or pb.ModelInstanceGroup())
         self._workers.add(worker)
-        super().add(worker)
 
-    def lost(self, worker: Worker) -> tuple[Pending, ...]:
-        """A guest is gone; return what it had not begun."""
+    def remove(self, worker: Worker) -> tuple[PendingRequest, ...]:
+        """Remove a guest; the requests of its staged batches."""
         self._workers.discard(worker)
         items = [pending for _, action in self._limiter.unregister(worker) for pending in action.items]
-        return tuple(pending for pending in items if self._unstage(pending))
+        return tuple(pending for pending in items if self.withdraw(pending))
 
-    def withdraw(self, pending: Pending) -> bool:
-        """Take a request that waits out of the queue, or from among what is staged."""
-        return super().withdraw(pending) or self._unstage(pending)
-
-    def done(self, worker: Worker) -> None:
-        """A guest has finished a batch: others may use what it used."""
-        self._limiter.finished(worker)
+    def on_batch_done(self, worker: Worker) -> None:
+        """A guest has finished a batch: others may use its resources."""
+        self._limiter.on_batch_done(worker)
 
     def close(self) -> None:
-        """Carry out nothing more."""
+        """Remove all guests."""
         for worker in list(self._workers):
-            self.lost(worker)
-        super().close()
+            self.remove(worker)
 
-    def _perform(self, actions: Sequence[Action[Worker, Pending]]) -> None:
+    def stage_all(self, actions: Sequence[WorkerAction]) -> None:
+        """Stage batches; carry other actions out."""
+        assert self._executor is not None
         for action in actions:
             if isinstance(action, Dispatch | RowDispatch):
                 for pending in action.items:
-                    self._staged[pending] = self._watch(pending)
+                    self._staged[pending] = self._start_timeout(pending)
                 self._limiter.stage(action.instance, (self, action))
             else:
-                super()._perform((action,))
+                self._executor.carry_out((action,))
 
-    def begin(self, action: Dispatch[Worker, Pending] | RowDispatch[Worker, Pending]) -> None:
-        """The limiter lets *action* be executed: what is left of it."""
+    def on_granted(self, action: BatchAction) -> None:
+        """Execute what is left of a staged batch."""
+        assert self._executor is not None
+        assert self._resume is not None
         worker = action.instance
-        items = tuple([pending for pending in action.items if self._unstage(pending)])
+        items = tuple([pending for pending in action.items if self.withdraw(pending)])
         if not items:
-            self._limiter.finished(worker)
-            self.carry_out(self.scheduler.on_finished(worker, time.monotonic_ns()))
+            self._limiter.on_batch_done(worker)
+            self._resume(self._scheduler.on_finished(worker, time.monotonic_ns()))
             return
-        gone = set(action.items).difference(items)
-        super()._perform((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))
-        if gone and isinstance(action, RowDispatch):  # other rows would move if these were left out
-            worker.cancel([pending.key for pending in gone])
+        withdrawn = set(action.items).difference(items)
+        self._executor.carry_out((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))
+        if withdrawn and isinstance(action, RowDispatch):  # without its row, the rows behind it would change slots
+            worker.cancel([pending.key for pending in withdrawn])
 
-    def _watch(self, pending: Pending) -> asyncio.TimerHandle | None:
-        """See to it that a request waits no longer than it would in the queue."""
-        if not isinstance(self.scheduler, DynamicScheduler):
-            return None
-        deadline = self.scheduler.deadline_of(pending, pending.queued)
-        if deadline is None:
-            return None
-        delay = (deadline - time.monotonic_ns()) / 1_000_000_000
-        return asyncio.get_running_loop().call_later(max(delay, 0), self._expired, pending)
-
-    def _expired(self, pending: Pending) -> None:
-        if self._unstage(pending):
-            self._refused(pending, NotReadyError("Request timeout expired"))
-
-    def _unstage(self, pending: Pending) -> bool:
-        """Take a request from among those that are staged; False where it is none of them."""
+    def withdraw(self, pending: PendingRequest) -> bool:
+        """Take a request out of its staged batch; False if it is in none."""
         if pending not in self._staged:
             return False
         timer = self._staged.pop(pending)
@@ -159,6 +163,16 @@ class LimitedDispatcher(WaitingDispatcher):
             timer.cancel()
         return True
 
-    def _no_room(self, worker: Worker, items: tuple[Pending, ...], error: OutOfMemoryError) -> None:
-        super()._no_room(worker, items, error)
-        self._limiter.finished(worker)
+    def _start_timeout(self, pending: PendingRequest) -> asyncio.TimerHandle | None:
+        """A timer that rejects a staged request when its queue timeout expires; None if it has none."""
+        if not isinstance(self._scheduler, DynamicScheduler):
+            return None
+        deadline = self._scheduler.deadline_of(pending, pending.queued)
+        if deadline is None:
+            return None
+        delay = (deadline - time.monotonic_ns()) / 1_000_000_000
+        return asyncio.get_running_loop().call_later(max(delay, 0), self._on_timeout, pending)
+
+    def _on_timeout(self, pending: PendingRequest) -> None:
+        if self.withdraw(pending):
+            self._on_rejected(pending, NotReadyError("Request timeout expired"))

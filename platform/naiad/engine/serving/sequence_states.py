@@ -14,29 +14,20 @@ from pathlib import Path
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
 from naiad.engine.loading.warmup import MOST_BYTES, read_data_file
-from naiad.engine.serving.pending import Pending
-from naiad.engine.serving.request_check import check_strings
+from naiad.engine.serving.compile_plan import state_outputs
+from naiad.engine.serving.pending import PendingRequest
 from naiad.errors import ConfigError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
+from naiad.protocol.request_plan import check_strings
 from naiad.scheduling.sequences.states import StateTensor
 
-__all__ = ["StateOutputs", "read_states", "state_inputs", "state_outputs"]
+__all__ = ["StateOutputs", "read_states"]
 
 logger = logging.getLogger("naiad.engine")
 
 _FOLDER = "initial_state"
 _VARIABLE = -1
-
-
-def state_inputs(config: ModelConfig) -> list[str]:
-    """Names of the inputs that states go to."""
-    return list(dict.fromkeys(state.input_name for state in config.message.sequence_batching.state))
-
-
-def state_outputs(config: ModelConfig) -> list[str]:
-    """Names of the outputs that states come from."""
-    return list(dict.fromkeys(state.output_name for state in config.message.sequence_batching.state))
 
 
 def read_states(config: ModelConfig, directory: Path) -> tuple[StateTensor, ...]:
@@ -162,7 +153,7 @@ class StateOutputs:
         self._hidden = frozenset(state_outputs(config)) - {tensor.name for tensor in config.outputs}
         self._decoupled = config.decoupled
 
-    def take(self, pending: Pending, response: InferResponse) -> bool:
+    def keep(self, pending: PendingRequest, response: InferResponse) -> bool:
         """Keep the states in *response* for its sequence; leave there what its client shall have.
 
         Returns:

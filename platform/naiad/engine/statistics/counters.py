@@ -18,7 +18,7 @@ _FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
-class Reason(enum.Enum):
+class FailureReason(enum.Enum):
     """Why a request failed, as the metrics tell (CORE src/infer_request.h)."""
 
     OTHER = "OTHER"
@@ -85,7 +85,7 @@ class Statistics:
         self._errors = 0
         self._hit = _Sum()
         self._miss = _Sum()
-        self._failures = dict.fromkeys(Reason, 0)
+        self._failures = dict.fromkeys(FailureReason, 0)
         self._batches: dict[int, _Batches] = {}
 
     def measure(self, options: MetricsConfig, config: ModelConfig) -> None:
@@ -95,7 +95,7 @@ class Statistics:
         if options.histograms and config.decoupled:
             self.first_responses = Histogram(_buckets(config))
 
-    def executed(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
+    def on_execution(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
         """One execute call: when laying out began, when execute started and ended, when its answers were sent on."""
         self._executions += 1
         sums = self._batches.get(batch_size)
@@ -106,7 +106,7 @@ class Statistics:
         sums.infer += ended - started
         sums.output += sent - ended
 
-    def succeeded(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
+    def on_success(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
         """One request: when it was queued, laid out, started, ended, answered."""
         self._last = answered
         if self.durations is not None:
@@ -132,13 +132,13 @@ class Statistics:
         self._infer_ns += infer
         self._output_ns += out
         if self.durations is not None:
-            self.durations.succeeded(whole, queue, in_, infer, out)
+            self.durations.on_success(whole, queue, in_, infer, out)
 
-    def erred(self) -> None:
+    def on_error_response(self) -> None:
         """One of those that succeeded was answered with an error by its model."""
         self._errors += 1
 
-    def composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
+    def on_composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
         """One request of an ensemble: when it was queued, begun and answered; input, infer and output of its steps.
 
         Steps run side by side, so theirs may add up to more time than went by.
@@ -146,34 +146,34 @@ class Statistics:
         took_input, took_infer, took_output = computed
         started = begun + took_input
         ended = started + took_infer
-        self.executed(batch_size, begun, started, ended, ended + took_output)
+        self.on_execution(batch_size, begun, started, ended, ended + took_output)
         self._last = answered
         self._count(batch_size, answered - queued, begun - queued, took_input, took_infer, took_output)
 
-    def hit(self, ns: int) -> None:
+    def on_cache_hit(self, ns: int) -> None:
         """One request that was answered from the response cache within *ns*: a success that no model computed."""
         self._hit.count += 1
         self._hit.ns += ns
         self._success += 1
         self._success_ns += ns
         if self.durations is not None:
-            self.durations.hit(ns)
+            self.durations.on_cache_hit(ns)
 
-    def missed(self, ns: int) -> None:
+    def on_cache_miss(self, ns: int) -> None:
         """One request that was looked up in the response cache in vain, which took *ns*, with keeping its response."""
         self._miss.count += 1
         self._miss.ns += ns
         self._success_ns += ns
         if self.durations is not None:
-            self.durations.missed(ns)
+            self.durations.on_cache_miss(ns)
 
-    def failed(self, ns: int, reason: Reason = Reason.OTHER) -> None:
+    def on_failure(self, ns: int, reason: FailureReason = FailureReason.OTHER) -> None:
         """One request that ended in an error *ns* after it came; those refused at once do not count."""
         self._failures[reason] += 1
         self._fail.count += 1
         self._fail.ns += ns
 
-    def responded_first(self, ns: int) -> None:
+    def on_first_response(self, ns: int) -> None:
         """A request to a decoupled model has its first response *ns* after it came."""
         if self.first_responses is not None:
             self.first_responses.observe(ns // 1_000_000)
@@ -191,7 +191,9 @@ class Statistics:
             execution_count=self._executions,
             success=Duration(count, self._success_ns),
             fail=self._fail.value(),
-            failures={reason.value: number for reason, number in self._failures.items() if reason is not Reason.OTHER},
+            failures={
+                reason.value: number for reason, number in self._failures.items() if reason is not FailureReason.OTHER
+            },
             queue=Duration(count, self._queue_ns),
             compute_input=Duration(computed, self._input_ns),
             compute_infer=Duration(computed, self._infer_ns),

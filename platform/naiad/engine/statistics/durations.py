@@ -102,19 +102,19 @@ class Durations:
         self._is_cached = is_cached
         self._hit, self._miss = Summary(), Summary()
 
-    def succeeded(self, *parts_ns: int) -> None:
+    def on_success(self, *parts_ns: int) -> None:
         """One request: nanoseconds it took as a whole, in the queue, for input, inference and output."""
         now = time.monotonic_ns()
         for summary, part in zip(self._parts, parts_ns, strict=True):
             summary.observe(max(part, 0) // 1000, now)
 
-    def hit(self, ns: int) -> None:
+    def on_cache_hit(self, ns: int) -> None:
         """One request was answered from the response cache."""
         now = time.monotonic_ns()
         self._hit.observe(ns // 1000, now)
         self._parts[1].observe(0, now)
 
-    def missed(self, ns: int) -> None:
+    def on_cache_miss(self, ns: int) -> None:
         """One request was looked up there in vain, and perhaps kept."""
         self._miss.observe(ns // 1000, time.monotonic_ns())
 

@@ -17,7 +17,7 @@ _MOST_PLACES = 1024
 """Later responses are not told apart from none: a stream of a million must not make statistics of a million lines."""
 
 
-class Progress:
+class ResponseProgress:
     """How far the responses to one request of a decoupled model are.
 
     Attributes:
@@ -67,7 +67,7 @@ class ResponseTimes:
         """The values as they are now, by place."""
         return (place.value() for place in tuple(self._places))
 
-    def sent(self, progress: Progress, response: InferResponse, sent: int, taken: int) -> None:
+    def on_response(self, progress: ResponseProgress, response: InferResponse, sent: int, taken: int) -> None:
         """A response: when the model sent it, and when its outputs were taken over."""
         place = self._next(progress)
         infer, output = sent - progress.since, taken - sent
@@ -89,7 +89,7 @@ class ResponseTimes:
                 place.fail += 1
                 place.fail_ns += infer + output
 
-    def ended(self, progress: Progress, sent: int, *, is_cancelled: bool) -> None:
+    def on_end(self, progress: ResponseProgress, sent: int, *, is_cancelled: bool) -> None:
         """The end of a request came without a response: it was cancelled, or had none at all, or all it was to have."""
         if not is_cancelled and progress.place:
             return
@@ -103,7 +103,7 @@ class ResponseTimes:
             place.empty += 1
             place.empty_ns += sent - progress.since
 
-    def _next(self, progress: Progress) -> _Place | None:
+    def _next(self, progress: ResponseProgress) -> _Place | None:
         number = progress.place
         progress.place = number + 1
         if number < len(self._places):

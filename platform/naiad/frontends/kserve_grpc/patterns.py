@@ -2,7 +2,7 @@
 
 A message ends with its raw tensors, one field each. Where all that is before them, and their sizes, are those of an
 earlier message, what that meant is known: protobuf need not parse it, and the engine need not check it
-(`protocol.inference.RequestPattern`). Responses of one layout have equal bytes around the tensors likewise.
+(`protocol.request_plan.CheckedLayout`). Responses of one layout have equal bytes around the tensors likewise.
 Clients that number their requests repeat themselves but for the id, which every protobuf writes behind the model's name
 and version: it is left out of what is compared.
 """
@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from naiad_stub.memo import Memo
 
 from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.frontends.kserve_grpc import wire_format as framing
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor, RequestPattern
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
 Message = bytes | bytearray
 
@@ -64,7 +65,7 @@ class MessagePattern:
         version: Its version, as in requests.
     """
 
-    __slots__ = ("_head", "_inputs", "_outputs", "_pattern", "_responses", "model_name", "version")
+    __slots__ = ("_head", "_inputs", "_layout_key", "_outputs", "_responses", "model_name", "version")
 
     def __init__(self, head: bytes, request: InferRequest, inputs: list[_Input]) -> None:
         self.model_name = request.model_name
@@ -72,8 +73,8 @@ class MessagePattern:
         self._head = head
         self._inputs = inputs
         self._outputs = request.requested_outputs
-        self._pattern = request.pattern = RequestPattern()
-        self._responses: dict[object, list[bytes]] = {}
+        self._layout_key = request.layout_key = object()
+        self._responses: Memo[object, list[bytes]] = Memo(_HEADS_KEPT)
 
     def fits(self, data: Message, start: int, end: int) -> bool:
         """Whether a message is one of these, but for its id, which lies from *start* to *end*.
@@ -101,7 +102,7 @@ class MessagePattern:
             inputs,
             request_id,
             requested_outputs=self._outputs,
-            pattern=self._pattern,
+            layout_key=self._layout_key,
         )
 
     def parts(self, response: InferResponse) -> list[Buffer]:
@@ -115,8 +116,6 @@ class MessagePattern:
             return codec.response_parts(response)
         around = self._responses.get(layout)
         if around is None:
-            if len(self._responses) >= _HEADS_KEPT:
-                self._responses.clear()
             message = b"".join(codec.response_parts(replace(response, request_id="")))
             around = self._responses[layout] = _around(message, response)
         first = around[0]
@@ -150,7 +149,7 @@ class MessagePatterns:
     """The patterns of the messages seen of late."""
 
     def __init__(self) -> None:
-        self._patterns: dict[int, list[MessagePattern]] = {}
+        self._patterns: Memo[int, list[MessagePattern]] = Memo(_KEPT)
 
     def find(self, data: Message) -> Found | None:
         """The request that a message is, where it fits a pattern."""
@@ -192,9 +191,10 @@ class MessagePatterns:
             inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, prefix, start, end))
             start = end
         pattern = MessagePattern(head, request, inputs)
-        if len(self._patterns) >= _KEPT:
-            self._patterns.clear()
-        alike = self._patterns.setdefault(len(data) - (id_end - id_start), [])
+        length = len(data) - (id_end - id_start)
+        alike = self._patterns.get(length)
+        if alike is None:
+            alike = self._patterns[length] = []
         if len(alike) >= _ALIKE:
             del alike[0]
         alike.append(pattern)

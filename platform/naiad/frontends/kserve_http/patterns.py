@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from naiad_stub.memo import Memo
+
 from naiad.frontends.kserve_http.infer_request import NO_REGIONS, parse_infer
 from naiad.frontends.kserve_http.outputs import OutputPlan
 from naiad.frontends.regions import ClientRegions
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import Buffer, InferRequest, InputTensor, RequestPattern
+from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 
 _KEPT = 1024
 _LONGEST = 4096
@@ -48,7 +50,7 @@ class InferPatterns:
         self._version = version
         self._max_json = max_json
         self._regions = regions
-        self._known: dict[bytes, _Known] = {}
+        self._known: Memo[bytes, _Known] = Memo(_KEPT)
 
     def parse(self, body: Buffer, header_length: bytes | None) -> tuple[InferRequest, OutputPlan]:
         """See `infer_request.parse_infer`."""
@@ -79,9 +81,7 @@ class InferPatterns:
             end = start + len(tensor.data)
             inputs.append((tensor.name, tensor.datatype, tensor.shape, start, end))
             start = end
-        request.pattern = RequestPattern()
-        if len(self._known) >= _KEPT:
-            self._known.clear()
+        request.layout_key = object()
         self._known[key] = _Known(replace(request, inputs=()), tuple(inputs), size, plan)
 
 
@@ -107,5 +107,5 @@ def _repeat(known: _Known, body: Buffer, start: int, request_id: str) -> InferRe
         like.flags,
         like.priority,
         like.timeout_us,
-        like.pattern,
+        like.layout_key,
     )

@@ -1,0 +1,313 @@
+"""The requests of one model version, from admission to the last response.
+
+`Admission` hands a request over, the scheduler decides when which guest gets it, `Dispatcher` carries that out. This
+module keeps the account: which requests are in flight, how each ends, and what the statistics count.
+
+Everything runs on the event loop's thread and nothing here blocks. A request goes from `start` to the guest in one
+call, and a response from `on_response` to the sink in one call: there is no task and no message queue in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+from naiad.config.model.model_config import ModelConfig, instance_groups
+from naiad.engine.loading.warmup import WarmUp
+from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
+from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
+from naiad.engine.serving.response_order import Order, OrderedSink
+from naiad.engine.serving.responses import ResponsePreparation
+from naiad.engine.statistics.counters import FailureReason, Statistics
+from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, is_answer
+from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
+from naiad.protocol.request_plan import CheckedLayout
+from naiad.scheduling.dynamic.shapes import ShapeKeys
+from naiad.scheduling.factory import preserves_order, scheduler_for
+from naiad.scheduling.fifo import FifoScheduler
+from naiad.scheduling.response_order import ResponseOrder
+from naiad.scheduling.sequences.batcher import SequenceScheduler
+from naiad.scheduling.sequences.states import StateTensor
+from naiad.workers.exchange import Answer, Batch
+from naiad.workers.worker import Worker
+
+__all__ = ["RequestTracker", "depth_for"]
+
+logger = logging.getLogger("naiad.engine")
+
+# A guest that had to wait for the host between two short batches would idle. So an instance may hold as many requests
+# as it executes within a millisecond, but no more than 16 (see `scheduling.fifo`).
+_DEPTH_WINDOW_NS = 1_000_000
+_MAX_DEPTH = 16
+_MAX_DEPTH_PACE_NS = _DEPTH_WINDOW_NS // _MAX_DEPTH
+_INITIAL_PACE_NS = 1_000_000_000
+
+_REFILL_NS = 2_500_000
+"""Where `execute` takes longer, the guest gets its next batch before the responses of the last one are passed on. Where
+it is shorter, the guest would take the processor from the clients that the responses wake, and get smaller batches."""
+
+_UNLIMITED_CREDIT = 1 << 40
+_TRIM_COUNT = 2
+"""How often both sides free pages after a pause: the second time frees what the first made the guest give back."""
+
+
+class RequestTracker:
+    """The requests in flight of one model version.
+
+    Attributes:
+        statistics: What is counted of the requests.
+        order: The order in which responses leave (`preserve_ordering`); None if it does not matter.
+        is_batching: Whether the scheduler may put requests together, delay or reject them.
+        trims_due: How often both sides are still to free pages in the pause after the last request.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        keys: Iterator[int],
+        warm_up: WarmUp,
+        limiter: SharedRateLimiter | None = None,
+        states: Sequence[StateTensor] = (),
+    ) -> None:
+        self.statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
+        self.order: Order | None = ResponseOrder() if preserves_order(config) else None
+        self.trims_due = 0
+        self._config = config
+        self._version = version
+        self._warm_up = warm_up
+        self._pending: dict[int, PendingRequest] = {}
+        self._pace = _INITIAL_PACE_NS  # the longest recent `execute`: rises at once, falls by an eighth per batch
+        self._scheduler: WorkerScheduler = scheduler_for(config, states)
+        self._sequences = self._scheduler if isinstance(self._scheduler, SequenceScheduler) else None
+        self.is_batching = not isinstance(self._scheduler, FifoScheduler)
+        self._shapes = ShapeKeys(config)
+        self._preparation = ResponsePreparation(config, states, self.statistics)
+        self._is_prepared = self._preparation.is_needed
+        groups = instance_groups(config)
+        gate = None
+        if limiter is not None and any(group.HasField("rate_limiter") for group in groups.values()):
+            gate = RateLimitGate(limiter, groups, self._scheduler, self._on_rejected)
+        self._gate = gate
+        self.dispatcher = Dispatcher(self._scheduler, keys, self.fail, self._on_rejected, gate)
+        self._carry_out = self.dispatcher.carry_out
+
+    def __len__(self) -> int:
+        """Number of requests in flight."""
+        return len(self._pending)
+
+    # -- from the client ----------------------------------------------------------------------------------------
+
+    def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
+        """See `StartRequest`."""
+        pending = self._pending[key] = PendingRequest(key, request, sink, layout)
+        self.trims_due = _TRIM_COUNT
+        if self.is_batching:
+            self._enqueue(pending, alone=alone)
+        else:
+            self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+
+    def _enqueue(self, pending: PendingRequest, *, alone: bool) -> None:
+        """Queue a request with a scheduler that looks at more than its age, and may reject it."""
+        pending.shape_key = self._shapes.key(pending.request)
+        if self.order is not None:
+            pending.sink = OrderedSink(self.order, pending.sink)
+        self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+        pending.is_queued = True
+        if pending.rejection is not None:
+            raise pending.rejection
+
+    def _on_rejected(self, pending: PendingRequest, error: NaiadError) -> None:
+        """The scheduler rejects a request: while it is enqueued, or later because of a timeout."""
+        if pending.is_queued:
+            is_cancelled = error.code is Code.CANCELLED
+            self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.REJECTED)
+        else:  # `_enqueue` raises: a request that is rejected at once never reaches its sink and is not counted
+            del self._pending[pending.key]
+            pending.rejection = error
+
+    def cancel(self, key: int) -> None:
+        """Cancel a request: remove it from the queue, or notify its guest."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return
+        pending.is_cancelled = True
+        if pending.worker is not None:
+            pending.worker.cancel([key])
+        else:
+            self.reject_waiting(key, _cancelled())
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        """Answer a request that waits for an instance with *error*."""
+        pending = self._pending.get(key)
+        if pending is not None and self.dispatcher.withdraw(pending):
+            is_cancelled = error.code is Code.CANCELLED
+            self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER)
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """Note that *count* responses have left for the client; the guest may send more from now on."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            pending.on_responses_sent(count)
+
+    def waive_flow_control(self, key: int) -> None:
+        """Let the guest send all further responses of a request without waiting for its client."""
+        pending = self._pending.get(key)
+        if pending is not None and pending.worker is not None:
+            pending.worker.credit(key, _UNLIMITED_CREDIT)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def find(self, key: int) -> PendingRequest | None:
+        """The request with that key, if it is in flight."""
+        return self._pending.get(key)
+
+    def trace_of(self, key: int) -> Trace | None:
+        """The trace of a request in flight; None if it has none."""
+        pending = self._pending.get(key)
+        return None if pending is None else pending.request.trace
+
+    def has_uncancelled(self) -> bool:
+        """Whether any client still waits; a model may take long to notice that its request was cancelled."""
+        return not all(pending.is_cancelled for pending in self._pending.values())
+
+    def finish_sequences(self) -> int:
+        """Let no further sequence start; the number of those in progress."""
+        if self._sequences is None:
+            return 0
+        self._sequences.close()
+        return self._sequences.open_count
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Whether a sequence with that ID is in progress."""
+        return self._sequences is not None and self._sequences.has_sequence(correlation_id)
+
+    # -- from the guest -----------------------------------------------------------------------------------------
+
+    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+        """Pass a response on to the request's sink. See `WorkerOwner.on_response`."""
+        pending = self._pending.get(answer.key)
+        if pending is None:
+            # A warm-up sample; or a request that failed meanwhile, or a row without a request: these are ignored.
+            self._warm_up.on_response(answer)
+            return
+        if answer.again:
+            self._reschedule(worker, pending, started, ended)
+            return
+        response = answer.response
+        if response is not None:
+            response.request_id = pending.request.request_id
+        if self._is_prepared:
+            response = self._preparation.prepare(worker, pending, response, started, ended)
+            if response is None and not answer.final:
+                return
+        if answer.final:
+            del self._pending[answer.key]
+            now = time.monotonic_ns()
+            error = None if response is None else response.error
+            if error is None or is_answer(error):  # an error that the model sent as its response counts as a success
+                self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            if error is not None:
+                self._count_error(pending, error, now)
+            if pending.request.trace is not None:
+                pending.request.trace.on_computed(pending.queued, pending.laid_out, started, ended, now)
+        pending.sink.send(response, answer.final)
+
+    def _count_error(self, pending: PendingRequest, error: NaiadError, now: int) -> None:
+        if is_answer(error):
+            self.statistics.on_error_response()
+        else:
+            self.statistics.on_failure(now - pending.queued, FailureReason.BACKEND)
+
+    def _reschedule(self, worker: Worker, pending: PendingRequest, started: int, ended: int) -> None:
+        """The model asks for the same request again, which only iterative sequences allow."""
+        if self._sequences is None or not self._config.message.sequence_batching.iterative_sequence:
+            problem = "which takes sequence_batching's iterative_sequence"
+        elif not any(pending.key in batch.keys for batch in worker.batches.values()):
+            problem = "after its execute had returned, which is too late"
+        elif pending.is_cancelled:
+            self.fail([pending], _cancelled(), FailureReason.CANCELED)
+            return
+        else:
+            now = time.monotonic_ns()
+            self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            pending.worker, pending.queued = None, now  # each round counts as a request, as in the reference
+            self._sequences.reschedule(pending)
+            return
+        message = f"model '{self._config.name}' rescheduled a request, {problem}"
+        logger.error("%s", message)
+        self.fail([pending], ModelError(message))
+
+    def is_refill_urgent(self, took_ns: int) -> bool:
+        """Whether the guest is to get its next batch before the responses of the last one are passed on.
+
+        Not with sequences: the next request of one may depend on the responses before it.
+        """
+        return took_ns >= _REFILL_NS and self._sequences is None and self._scheduler.waiting_count > 0
+
+    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+        """Give the instance its next work. See `WorkerOwner.on_batch_done`."""
+        if not batch.size:  # a warm-up sample
+            return
+        now = time.monotonic_ns()
+        self.statistics.on_execution(batch.size, batch.sent, started, ended, now)
+        took, pace = ended - started, self._pace - (self._pace >> 3)
+        self._pace = pace = took if took > pace else pace  # noqa: FURB136 - `max` would be a call per batch
+        self._scheduler.set_depth(worker, depth_for(pace))
+        if self._gate is not None:
+            self._gate.on_batch_done(worker)
+        self._carry_out(self._scheduler.on_finished(worker, now))
+
+    def on_guest_exit(self, worker: Worker, error: GuestDiedError) -> None:
+        """Fail what the guest was executing; put back into the queue what it had not begun."""
+        self._warm_up.on_guest_exit(worker, error)
+        self._scheduler.remove_instance(worker)
+        batches = list(worker.batches.values())
+        worker.batches.clear()
+        if batches and batches[0].sent:
+            del batches[0]  # it was being executed; the guest had only received the others
+        keys = [key for batch in batches for key in batch.keys]
+        not_begun = tuple(self._pending[key] for key in keys if key in worker.open and key in self._pending)
+        begun = worker.open.difference(keys)
+        worker.open.clear()
+        self.fail([self._pending[key] for key in sorted(begun) if key in self._pending], error)
+        if self._gate is not None:
+            not_begun += self._gate.remove(worker)
+        for pending in not_begun:
+            pending.worker = None
+        self._carry_out(self._scheduler.requeue(not_begun, time.monotonic_ns()))
+
+    # -- failing ------------------------------------------------------------------------------------------------
+
+    def fail(
+        self, items: Sequence[PendingRequest], error: NaiadError, reason: FailureReason = FailureReason.OTHER
+    ) -> None:
+        """Answer requests with *error*; those that have ended meanwhile are left out."""
+        now = time.monotonic_ns()
+        for pending in items:
+            if self._pending.pop(pending.key, None) is None:
+                continue
+            self.statistics.on_failure(now - pending.queued, reason)
+            response = InferResponse(self._config.name, self._version, pending.request.request_id, error=error)
+            pending.sink.send(response, True)
+
+    def fail_waiting(self, error: NaiadError) -> None:
+        """Answer all requests that wait for an instance with *error*."""
+        self.fail(list(self._scheduler.drain()), error)
+
+    def fail_all(self, error: NaiadError) -> None:
+        """Answer all requests in flight with *error*."""
+        self.fail(list(self._pending.values()), error)
+
+
+def depth_for(execution_ns: int) -> int:
+    """How many requests an instance may hold at once if `execute` takes so long."""
+    if execution_ns >= _DEPTH_WINDOW_NS:
+        return 1
+    return _MAX_DEPTH if execution_ns <= _MAX_DEPTH_PACE_NS else _DEPTH_WINDOW_NS // execution_ns
+
+
+def _cancelled() -> NaiadError:
+    return NaiadError("Request was cancelled", code=Code.CANCELLED)

@@ -1,0 +1,183 @@
+"""`RequestPlan`: a pure check, as data that another process can use."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from naiad.errors import InvalidRequestError, UnsupportedRequestError
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.request_plan import InputRule, RequestPlan
+from naiad_stub.layout import unpack
+
+FP32, BYTES = Datatype.FP32, Datatype.BYTES
+UNKNOWN = "[request id: <id_unknown>] "
+
+
+def rule(name: str, dims=(2,), datatype=FP32, **more) -> InputRule:
+    return InputRule(name, datatype, dims, datatype.byte_size, has_wildcard=-1 in dims, **more)
+
+
+def plan(*rules: InputRule, max_batch_size: int = 4, **more) -> RequestPlan:
+    fields = {
+        "model_name": "m",
+        "model_version": 1,
+        "generation": 7,
+        "max_batch_size": max_batch_size,
+        "rules": {each.name: each for each in rules},
+        "outputs": frozenset({"X", "Y"}),
+        "input_names": tuple(each.name for each in rules),
+        "output_names": ("X", "Y"),
+        "packs_inputs": True,
+        **more,
+    }
+    return RequestPlan(**fields)
+
+
+PLAIN = plan(rule("A"), rule("B", (-1,)))
+UNBATCHED = plan(rule("A"), max_batch_size=0)
+OPTIONAL = plan(rule("A"), rule("B", is_optional=True))
+TEXT = plan(rule("A", (1,), BYTES))
+RESHAPED = plan(rule("A", (-1, 2), reshape=(2, 1, -1)), rule("B"))
+
+
+def tensor(name: str, shape: tuple[int, ...], datatype=FP32, data: bytes | None = None) -> InputTensor:
+    size = 4
+    for dim in shape:
+        size *= max(dim, 0)
+    return InputTensor(name, datatype, shape, bytes(size) if data is None else data)
+
+
+def request(*inputs: InputTensor, **more) -> InferRequest:
+    return InferRequest("m", -1, list(inputs), **more)
+
+
+A, B = tensor("A", (3, 2)), tensor("B", (3, 5))
+
+
+@pytest.mark.parametrize(
+    ("by", "asked", "batch_size", "is_repeatable"),
+    [
+        (PLAIN, request(A, B), 3, True),
+        (PLAIN, request(B, A), 3, True),
+        (PLAIN, request(A, B, requested_outputs=("Y",)), 3, True),
+        (PLAIN, request(A, tensor("B", (3, 0))), 3, True),
+        (UNBATCHED, request(tensor("A", (2,))), 1, True),
+        (OPTIONAL, request(A), 3, True),
+        (OPTIONAL, request(A, tensor("B", (3, 2))), 3, True),
+        (TEXT, request(tensor("A", (1, 1), BYTES, b"\2\0\0\0ab")), 1, False),
+        (plan(max_batch_size=8), request(), 1, True),
+    ],
+)
+def test_a_request_that_fits_has_a_layout(by, asked, batch_size, is_repeatable):
+    checked = by.check(asked)
+
+    assert checked.request is asked
+    assert checked.layout[:3] == (7, batch_size, is_repeatable)
+    places, requested = unpack(checked.layout.packed.layout)
+    assert [by.input_names[place.position] for place in places] == [each.name for each in asked.inputs]
+    assert [place.size for place in places] == [len(each.data) for each in asked.inputs]
+    assert [place.offset for place in places] == list(checked.layout.packed.offsets)
+    assert requested == (tuple(by.output_positions[name] for name in asked.requested_outputs) or None)
+
+
+@pytest.mark.parametrize(
+    ("by", "asked", "message"),
+    [
+        (PLAIN, request(A), (f"{UNKNOWN}expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing "
+         "required input(s) ['B']. Please provide all required input(s).")),
+        (PLAIN, request(A, A), f"{UNKNOWN}input 'A' already exists in request"),
+        (PLAIN, request(A, tensor("C", (3, 2))), "unexpected inference input 'C' for model 'm'"),
+        (OPTIONAL, request(tensor("B", (3, 2))), (f"{UNKNOWN}expected number of inputs between 1 and 2 but got 1 inputs for "
+         "model 'm'. Got input(s) ['B'], but missing required input(s) ['A']. Please provide all required input(s).")),
+        (PLAIN, request(A, B, requested_outputs=("Z",)), "unexpected inference output 'Z' for model 'm'"),
+        (PLAIN, request(A, B, requested_outputs=("X", "X")), f"{UNKNOWN}output 'X' already exists in request"),
+        (PLAIN, request(A, tensor("B", (2, 5))), f"{UNKNOWN}input 'B' batch size does not match other inputs for 'm'"),
+        (PLAIN, request(A, tensor("B", ())),
+         f"{UNKNOWN}input 'B' has no shape but model requires batch dimension for 'm'"),
+        (UNBATCHED, request(tensor("A", (3,)), request_id="9"),
+         "[request id: 9] unexpected shape for input 'A' for model 'm'. Expected [2], got [3]. "),
+        (PLAIN, request(A, tensor("B", (3, -5))),
+         f"{UNKNOWN}All input dimensions should be specified for input 'B' for model 'm', got [3,-5]"),
+        (PLAIN, request(tensor("A", (5, 2)), tensor("B", (5, 1))),
+         f"{UNKNOWN}inference request batch-size must be <= 4 for 'm'"),
+        (PLAIN, request(tensor("A", (0, 2)), tensor("B", (0, 1))),
+         f"{UNKNOWN}inference request batch-size must be >= 1 for 'm'"),
+        (PLAIN, request(A, tensor("B", (3, 5), Datatype.INT32)),
+         f"{UNKNOWN}inference input 'B' data-type is 'INT32', but model 'm' expects 'FP32'"),
+        (PLAIN, request(A, tensor("B", (3, 5), data=b"1234")),
+         f"{UNKNOWN}input byte size mismatch for input 'B' for model 'm'. Expected 60, got 4"),
+        (TEXT, request(tensor("A", (1, 1), BYTES, b"\2\0\0\0a")),
+         (f"{UNKNOWN}incomplete string data for inference input 'A' for model 'm', expecting string of length 2 but only "
+         "1 bytes available")),
+        (PLAIN, request(A, B, request_id="x" * 0xFFFF), "request id must have at most 65534 bytes"),
+    ],
+)  # fmt: skip
+def test_a_request_that_does_not_fit_is_rejected_with_the_references_text(by, asked, message):
+    with pytest.raises(InvalidRequestError) as caught:
+        by.check(asked)
+
+    assert caught.value.message == message
+
+
+def test_long_correlation_ids_are_rejected():
+    with pytest.raises(UnsupportedRequestError, match="cannot be longer than 128 characters"):
+        PLAIN.check(request(A, B, correlation_id="x" * 129))
+
+
+def test_reshaping_leaves_the_clients_request_as_it_is():
+    asked = request(tensor("A", (3, 5, 2)), A := tensor("B", (3, 2)))
+
+    checked = RESHAPED.check(asked)
+
+    assert [each.shape for each in asked.inputs] == [(3, 5, 2), (3, 2)]
+    assert [each.shape for each in checked.request.inputs] == [(3, 2, 1, 5), (3, 2)]
+    assert checked.request.inputs[1] is A
+    assert [place.shape for place in unpack(checked.layout.packed.layout)[0]] == [(3, 2, 1, 5), (3, 2)]
+    assert not checked.layout.is_repeatable
+
+
+def test_inputs_are_not_packed_where_the_guest_is_given_others():
+    assert replace(PLAIN, packs_inputs=False).check(request(A, B)).layout.packed is None
+
+
+def test_a_plan_and_its_results_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        PLAIN.max_batch_size = 1
+    with pytest.raises(AttributeError):
+        PLAIN.check(request(A, B)).layout.batch_size = 2
+
+
+CHECK_ELSEWHERE = """
+import pickle, sys
+plan, requests = pickle.load(sys.stdin.buffer)
+results = []
+for request in requests:
+    try:
+        results.append(plan.check(request))
+    except Exception as error:
+        results.append(f"{type(error).__name__}: {error.message}")
+heavy = {"numpy", "google.protobuf", "asyncio", "naiad.config", "naiad.engine", "naiad.workers"} & set(sys.modules)
+sys.stdout.buffer.write(pickle.dumps((results, sorted(heavy))))
+"""
+
+
+def test_another_process_checks_requests_with_a_pickled_plan():
+    full = request(tensor("A", (3, 5, 2)), tensor("B", (3, 2)), parameters={})
+    plans_and_requests = (RESHAPED, [full, replace(full, inputs=full.inputs[1:])])
+
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK_ELSEWHERE],
+        input=pickle.dumps(plans_and_requests),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+
+    (accepted, rejected), heavy = pickle.loads(done.stdout)
+    assert accepted == RESHAPED.check(full)
+    assert rejected.startswith(f"InvalidRequestError: {UNKNOWN}expected 2 inputs but got 1 inputs")
+    assert heavy == []
