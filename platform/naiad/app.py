@@ -23,7 +23,7 @@ from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
-from naiad.environments.ready_environment import withheld
+from naiad.environments.ready_environment import withheld_variables
 from naiad.errors import NaiadError
 from naiad.frontends.log_settings import Log
 from naiad.lifecycle.restart import RestartPolicy
@@ -84,7 +84,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
 
 def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
     """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
-    for warning in (*options.warnings, *withheld(os.environ)):  # here, as all that starts a server does
+    for warning in (*options.warnings, *withheld_variables(os.environ)):  # here, as all that starts a server does
         logger.warning("%s", warning)
     for key in sorted(effective_settings(options.backends.configs, "python").keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)

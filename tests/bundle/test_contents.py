@@ -18,7 +18,7 @@ from naiad.bundle.models import collect_models, rewrite_backend, rewrite_config
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.progress import LogReporter
 from naiad.errors import BundleError
 
@@ -240,7 +240,10 @@ def test_rewriting_leaves_alone_what_names_no_environment():
 
 
 def bundle_folder(tmp_path: Path, *, platform: str) -> Path:
-    members = [Packed(name="run", data=run_script(platform), executable=True), Packed(name="link", link="run")]
+    members = [
+        OutputMember(name="run", data=run_script(platform), executable=True),
+        OutputMember(name="link", link="run"),
+    ]
     said = BundleManifest(
         name="b", naiad="1", python="3.11.7", platform=platform, glibc="", flags=("--log-file={bundle}/x",),
         models={}, environments={}, files=digests_of(members),

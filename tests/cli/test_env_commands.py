@@ -12,7 +12,7 @@ from environments.makers import member, write_tar
 from naiad import json_cache
 from naiad.cli.commands import naiad_group, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
-from naiad.environments.store.leases import Uses
+from naiad.environments.store.leases import EntryLeases
 from naiad.errors import NaiadError, OptionError
 
 DAY = 86_400
@@ -23,7 +23,7 @@ def entry(store: Path, letter: str, *, days: float, size: int) -> str:
     digest = letter * 64
     record = {"archive": f"/{letter}.tgz", "made": 0.0, "size": [1, size], "interpreter": {"version": [3, 10, 1]}}
     json_cache.write(store / digest / "ready.json", record)
-    uses = Uses(store)
+    uses = EntryLeases(store)
     uses.hold(digest).release()
     uses.note(digest, f"model_{letter}", f"/{letter}.tgz")
     lock = store / "uses" / digest / "lock"
@@ -104,7 +104,7 @@ def test_entries_are_removed_by_name_unless_they_are_used(store):
         in env("remove", "--dry-run", "aaaaaa", "--env-store", store).output
     )
     assert left(store) == "abc"
-    lease = Uses(store).hold("b" * 64)
+    lease = EntryLeases(store).hold("b" * 64)
 
     found = env("remove", "aaaaaa", "/b.tgz", "--env-store", store)
 

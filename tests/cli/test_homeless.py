@@ -14,7 +14,7 @@ from cli.parsing import parse
 from naiad.config.server.store_location import StoreLocation, find_store, store_path
 from naiad.environments.building import base_interpreter
 from naiad.errors import OptionError
-from naiad.interpreters.discovery import known_paths
+from naiad.interpreters.discovery import candidate_paths
 from packaging.specifiers import SpecifierSet
 
 
@@ -117,7 +117,7 @@ def test_may_name_it(homeless, tmp_path, monkeypatch):
 
 
 def test_has_the_interpreters_that_are_nobodys_own(homeless, tmp_path):
-    assert isinstance(known_paths(tmp_path, {"PATH": ""}), list)
+    assert isinstance(candidate_paths(tmp_path, {"PATH": ""}), list)
 
 
 def test_may_build_environments(homeless, temporary, monkeypatch):
@@ -128,6 +128,6 @@ def test_may_build_environments(homeless, temporary, monkeypatch):
         return [SimpleNamespace(version=(3, 12, 1))]
 
     monkeypatch.delenv("NAIAD_STORE", raising=False)
-    monkeypatch.setattr(base_interpreter, "found_interpreters", found)
+    monkeypatch.setattr(base_interpreter, "list_interpreters", found)
     assert base_interpreter.installed_minors(SpecifierSet(">=3.8")) == ["3.12"]
     assert asked == [temporary / "environments" / "interpreters"]

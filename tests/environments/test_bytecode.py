@@ -6,8 +6,8 @@ import stat
 import struct
 
 import pytest
-from naiad.environments.bytecode import Kind, bytecode_of, main_kind, stale_sources
-from naiad.environments.store.file_digests import Found, Written
+from naiad.environments.bytecode import Kind, bytecode_name, find_bytecode_target, stale_sources
+from naiad.environments.store.file_digests import FileState, UnpackedFile
 
 KIND = Kind("cpython-311", b"abcd")
 SOURCE, CACHE = "lib/python3.11/m.py", "lib/python3.11/__pycache__/m.cpython-311.pyc"
@@ -18,16 +18,16 @@ def head(*, magic: bytes = KIND.magic, flags: int = 0, mtime: int = TIME, size: 
     return struct.pack("<4sIII", magic, flags, mtime, size)
 
 
-def found(size: int, seconds: int) -> Found:
-    return Found("/somewhere", stat.S_IFREG | 0o644, size, seconds * 1_000_000_000 + 5)
+def found(size: int, seconds: int) -> FileState:
+    return FileState("/somewhere", stat.S_IFREG | 0o644, size, seconds * 1_000_000_000 + 5)
 
 
 def stale(head: bytes | None, *, source: tuple[int, int] = (SIZE, TIME), cache_time: int = TIME) -> list[str]:
     files = {SOURCE: found(*source)}
-    written = {SOURCE: Written(SIZE, TIME * 1_000_000_000 + 5, "")}
+    written = {SOURCE: UnpackedFile(SIZE, TIME * 1_000_000_000 + 5, "")}
     if head is not None:
         files[CACHE] = found(999, cache_time)
-        written[CACHE] = Written(999, TIME * 1_000_000_000 + 5, "", head)
+        written[CACHE] = UnpackedFile(999, TIME * 1_000_000_000 + 5, "", head)
     return stale_sources("", files, written, KIND)
 
 
@@ -70,8 +70,8 @@ def test_an_environment_in_a_folder_is_looked_at_in_there():
 
 
 def test_the_kind_of_bytecode_is_that_of_most_of_it():
-    def cache(name: str, tag: str, magic: bytes) -> tuple[str, Written]:
-        return bytecode_of(name, tag), Written(20, 0, "", head(magic=magic))
+    def cache(name: str, tag: str, magic: bytes) -> tuple[str, UnpackedFile]:
+        return bytecode_name(name, tag), UnpackedFile(20, 0, "", head(magic=magic))
 
     written = dict(
         [
@@ -79,9 +79,9 @@ def test_the_kind_of_bytecode_is_that_of_most_of_it():
             cache("lib/b.c.py", "cpython-311", b"abcd"),
             cache("lib/c.py", "cpython-39", b"old1"),
             cache("lib/d.py", "cpython-311.opt-1", b"abcd"),
-            ("lib/legacy.pyc", Written(20, 0, "", head())),
+            ("lib/legacy.pyc", UnpackedFile(20, 0, "", head())),
         ]
     )
 
-    assert main_kind(written) == KIND
-    assert main_kind({}) is None
+    assert find_bytecode_target(written) == KIND
+    assert find_bytecode_target({}) is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from naiad.environments.ready_environment import ReadyEnvironment, withheld
+from naiad.environments.ready_environment import ReadyEnvironment, withheld_variables
 
 FOREIGN = ReadyEnvironment(
     source=Path("/srv/env"),
@@ -31,7 +31,9 @@ def test_what_belongs_to_the_hosts_python_does_not_reach_a_guest(environment, na
 
 
 def test_what_models_do_not_get_is_said_with_what_to_do_instead():
-    path, library = withheld({"PYTHONPATH": "/srv/modules", "LD_PRELOAD": "/lib/libjemalloc.so", "HOME": "/home/me"})
+    path, library = withheld_variables(
+        {"PYTHONPATH": "/srv/modules", "LD_PRELOAD": "/lib/libjemalloc.so", "HOME": "/home/me"}
+    )
 
     assert path == (
         "PYTHONPATH=/srv/modules does not reach models: put modules beside model.py, install them in the environment of "
@@ -41,7 +43,7 @@ def test_what_models_do_not_get_is_said_with_what_to_do_instead():
         "LD_PRELOAD=/lib/libjemalloc.so does not reach models: a model may load libraries itself, with "
         "ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)"
     )
-    assert list(withheld({"PYTHONPATH": "", "HOME": "/home/me", "PYTHONHASHSEED": "0"})) == []
+    assert list(withheld_variables({"PYTHONPATH": "", "HOME": "/home/me", "PYTHONHASHSEED": "0"})) == []
 
 
 def test_what_belongs_to_nobodys_python_does():

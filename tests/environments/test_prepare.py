@@ -68,14 +68,14 @@ def test_the_host_will_do_for_a_version_it_has(manager):
 
 
 def test_a_version_nobody_has_is_said_to_be_missing(manager, monkeypatch, whole):
-    monkeypatch.setattr("naiad.interpreters.discovery.known_paths", lambda _cache: [whole / "bin" / "python"])
+    monkeypatch.setattr("naiad.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"])
 
     with pytest.raises(InterpreterNotFoundError, match=r"no Python ==3\.99 on this machine: looked at cpython 3"):
         manager.prepare(None, python=SpecifierSet("==3.99"))
 
 
 def test_another_version_is_found_on_the_machine(manager, monkeypatch, whole, minor):
-    monkeypatch.setattr("naiad.interpreters.discovery.known_paths", lambda _cache: [whole / "bin" / "python"])
+    monkeypatch.setattr("naiad.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"])
     monkeypatch.setattr(
         "naiad.environments.manager.matches", lambda _required, version: version[:2] != sys.version_info[:2]
     )

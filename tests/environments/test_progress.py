@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from naiad.environments.progress import BarReporter, LogReporter, Meter, Progress, default_reporter
+from naiad.environments.progress import BarReporter, LogReporter, ProgressEvent, ProgressMeter, default_reporter
 
 ERASE_LINE = "\x1b[2K"
 
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def event(done: int, seconds: float, *, name: str = "e.tar.gz", finished: bool = False, failed: bool = False):
-    return Progress(
+    return ProgressEvent(
         step="unpacking",
         label="m",
         path=Path("/archives") / name,
@@ -31,7 +31,7 @@ def event(done: int, seconds: float, *, name: str = "e.tar.gz", finished: bool =
 
 
 def test_a_meter_ends_its_step_with_everything_done(recorder, tmp_path):
-    with Meter(recorder, step="reading", label="m", path=tmp_path, total=3) as meter:
+    with ProgressMeter(recorder, step="reading", label="m", path=tmp_path, total=3) as meter:
         meter.advance(3)
 
     last = recorder.events[-1]
@@ -39,7 +39,10 @@ def test_a_meter_ends_its_step_with_everything_done(recorder, tmp_path):
 
 
 def test_a_meter_whose_step_fails_says_so(recorder, tmp_path):
-    with pytest.raises(OSError, match="torn"), Meter(recorder, step="reading", label="", path=tmp_path, total=3):
+    with (
+        pytest.raises(OSError, match="torn"),
+        ProgressMeter(recorder, step="reading", label="", path=tmp_path, total=3),
+    ):
         raise OSError("torn")
 
     assert (recorder.events[-1].finished, recorder.events[-1].failed) == (True, True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from environments import makers
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
-from naiad.interpreters.discovery import find_interpreter, installations, known_paths
-from naiad.interpreters.probe import ask, ask_remembered
+from naiad.interpreters.discovery import candidate_paths, find_interpreter, iterate_installations
+from naiad.interpreters.probe import probe_cached, probe_interpreter
 from packaging.specifiers import SpecifierSet
 
 
@@ -104,10 +104,10 @@ def test_an_interpreter_is_asked_once_until_it_changes(tmp_path):
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     log.touch()  # so that writing it does not change the folder of packages
 
-    first = ask_remembered(python, tmp_path / "cache")
-    again = ask_remembered(python, tmp_path / "cache")
+    first = probe_cached(python, tmp_path / "cache")
+    again = probe_cached(python, tmp_path / "cache")
     pretender(python, "3.9.22")
-    third = ask_remembered(python, tmp_path / "cache")
+    third = probe_cached(python, tmp_path / "cache")
 
     assert first == again
     assert third.version == (3, 9, 22)
@@ -116,11 +116,11 @@ def test_an_interpreter_is_asked_once_until_it_changes(tmp_path):
 
 def test_a_spoilt_memory_is_no_matter(tmp_path):
     python = pretender(tmp_path / "bin" / "python3", "3.9.1")
-    first = ask_remembered(python, tmp_path / "cache")
+    first = probe_cached(python, tmp_path / "cache")
     for file in (tmp_path / "cache").iterdir():
         file.write_text("{ spoilt")
 
-    assert ask_remembered(python, tmp_path / "cache") == first
+    assert probe_cached(python, tmp_path / "cache") == first
 
 
 def test_one_that_hangs_is_given_up(tmp_path):
@@ -129,7 +129,7 @@ def test_one_that_hangs_is_given_up(tmp_path):
     python.chmod(0o755)
 
     with pytest.raises(ExecutionEnvironmentError, match=r"did not finish within 0\.2 s of its start"):
-        ask(python, time_limit=0.2)
+        probe_interpreter(python, time_limit=0.2)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_one_that_fails_is_quoted(script, expected, tmp_path):
     python.chmod(0o755)
 
     with pytest.raises(ExecutionEnvironmentError) as caught:
-        ask(python)
+        probe_interpreter(python)
 
     assert expected in caught.value.message
 
 
 def test_a_real_interpreter_tells_the_truth(whole, minor):
-    told = ask(whole / "bin" / "python")
+    told = probe_interpreter(whole / "bin" / "python")
 
     assert told.implementation == "cpython"
     assert ".".join(map(str, told.version[:2])) == minor
@@ -169,7 +169,7 @@ def test_asking_leaves_nothing_behind_and_ignores_what_surrounds_it(whole, tmp_p
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
 
-    assert ask(whole / "bin" / "python").numpy == "0.0.stand-in"
+    assert probe_interpreter(whole / "bin" / "python").numpy == "0.0.stand-in"
     assert [path.name for path in tmp_path.iterdir()] == ["numpy.py"]
 
 
@@ -189,7 +189,7 @@ def test_interpreters_are_found_in_the_usual_folders(tmp_path):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
 
-    listed = list(installations({}, tmp_path, tmp_path / "opt"))
+    listed = list(iterate_installations({}, tmp_path, tmp_path / "opt"))
 
     assert {str(path.relative_to(tmp_path)) for path in listed if path.is_relative_to(tmp_path)} == set(places)
 
@@ -197,12 +197,12 @@ def test_interpreters_are_found_in_the_usual_folders(tmp_path):
 def test_variables_that_move_a_tool_are_heeded(tmp_path):
     python = pretender(tmp_path / "moved" / "versions" / "3.9.1" / "bin" / "python3", "3.9.1")
 
-    assert python in installations({"PYENV_ROOT": str(tmp_path / "moved")}, tmp_path / "home")
+    assert python in iterate_installations({"PYENV_ROOT": str(tmp_path / "moved")}, tmp_path / "home")
 
 
 @pytest.mark.slow
 def test_the_machines_interpreters_are_found_each_once(tmp_path):
-    paths = known_paths(tmp_path)
+    paths = candidate_paths(tmp_path)
 
     real = [path.resolve() for path in paths]
     assert len(real) == len(set(real))

@@ -13,7 +13,7 @@ import pytest
 from naiad.errors import Code, StorageError
 from naiad.storage.credentials import driver_options
 from naiad.storage.locations import has_scheme, parse_location
-from naiad.storage.opening import open_storage, storage_errors
+from naiad.storage.opening import open_storage, translate_storage_errors
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
@@ -174,8 +174,11 @@ def test_an_opened_place_can_be_read(tmp_path: Path) -> None:
 
 
 def test_errors_of_drivers_become_ours() -> None:
-    with pytest.raises(StorageError, match="cannot read x: KeyError: 'why'"), storage_errors("cannot read x"):
+    with pytest.raises(StorageError, match="cannot read x: KeyError: 'why'"), translate_storage_errors("cannot read x"):
         raise KeyError("why")
-    with pytest.raises(StorageError, match="cannot read x: not found") as caught, storage_errors("cannot read x"):
+    with (
+        pytest.raises(StorageError, match="cannot read x: not found") as caught,
+        translate_storage_errors("cannot read x"),
+    ):
         raise FileNotFoundError
     assert caught.value.code is Code.NOT_FOUND

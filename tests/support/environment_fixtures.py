@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from environments import makers, served
 from naiad.environments.manager import EnvironmentManager
-from naiad.environments.progress import Progress
+from naiad.environments.progress import ProgressEvent
 from support.once import once
 
 
@@ -16,9 +16,9 @@ class Recorder:
     """Remembers progress."""
 
     def __init__(self) -> None:
-        self.events: list[Progress] = []
+        self.events: list[ProgressEvent] = []
 
-    def progress(self, event: Progress) -> None:
+    def progress(self, event: ProgressEvent) -> None:
         self.events.append(event)
 
 

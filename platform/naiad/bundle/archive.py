@@ -17,8 +17,8 @@ from naiad.bundle.make import Bundle
 from naiad.bundle.manifest import MANIFEST_NAME, find_damage, read_manifest
 from naiad.environments.archives.archive_writer import write_archive
 from naiad.environments.archives.extraction import unpack
-from naiad.environments.archives.manifest import require_usable_here
-from naiad.environments.progress import Meter, Reporter
+from naiad.environments.archives.manifest import require_compatible_host
+from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad.errors import BundleError, NaiadError
@@ -31,7 +31,7 @@ _FOLDER = "bundles"
 _SHOWN_DIFFERENCES = 5
 
 
-def write_bundle(bundle: Bundle, output: Path, reporter: Reporter) -> None:
+def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> None:
     """Write a bundle as an archive; the file appears only when it is complete.
 
     Raises:
@@ -47,14 +47,14 @@ def write_bundle(bundle: Bundle, output: Path, reporter: Reporter) -> None:
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
             unfinished = Path(folder, output.name)
             total = sum(member.size for member in members)
-            with Meter(reporter, step="packing", label="", path=output, total=total) as meter:
+            with ProgressMeter(reporter, step="packing", label="", path=output, total=total) as meter:
                 write_archive(unfinished, suffix[1:], members, meter.advance)
             unfinished.replace(output)
     except OSError as error:
         raise BundleError(f"cannot write {output}: {error.strerror or error}") from error
 
 
-def unpack_bundle(archive: Path, store: Path, reporter: Reporter) -> Path:
+def unpack_bundle(archive: Path, store: Path, reporter: ProgressReporter) -> Path:
     """The folder of a bundle, unpacked into the store unless it is there already.
 
     Args:
@@ -85,7 +85,7 @@ def unpack_bundle(archive: Path, store: Path, reporter: Reporter) -> Path:
     return _top(archive, target)
 
 
-def verify_bundle(place: Path, store: Path, reporter: Reporter) -> list[str]:
+def verify_bundle(place: Path, store: Path, reporter: ProgressReporter) -> list[str]:
     """The differences between a bundle's files and its manifest, one line each; empty for an intact bundle.
 
     Raises:
@@ -95,7 +95,7 @@ def verify_bundle(place: Path, store: Path, reporter: Reporter) -> list[str]:
     return find_damage(folder, read_manifest(folder))
 
 
-def _unpack(archive: Path, target: Path, reporter: Reporter) -> None:
+def _unpack(archive: Path, target: Path, reporter: ProgressReporter) -> None:
     spread(target.parent)
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=target.parent))
     try:
@@ -103,7 +103,7 @@ def _unpack(archive: Path, target: Path, reporter: Reporter) -> None:
         unpack(archive, staging, reporter=reporter)
         top = _top(archive, staging)
         manifest = read_manifest(top)
-        require_usable_here(manifest, where=f"the bundle {archive}")
+        require_compatible_host(manifest, where=f"the bundle {archive}")
         differences = find_damage(top, manifest)
         if differences:
             shown = "; ".join(differences[:_SHOWN_DIFFERENCES])

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource, shown
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.building.pack import pack
 from naiad.environments.fetching.download import download
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.errors import BundleError
 
@@ -37,12 +37,12 @@ class BundledEnvironments:
         manifests: Manifests of the environments that have one, by path in the bundle.
     """
 
-    def __init__(self, scratch: Path, reporter: Reporter, *, signed: bool = False) -> None:
+    def __init__(self, scratch: Path, reporter: ProgressReporter, *, signed: bool = False) -> None:
         self._scratch = scratch
         self._reporter = reporter
         self._signed = signed
         self._paths: dict[str, str] = {}
-        self.members: dict[str, Packed] = {}
+        self.members: dict[str, OutputMember] = {}
         self.sources: set[Path] = set()
         self.facts: dict[str, dict[str, str]] = {}
         self.manifests: dict[str, Manifest] = {}
@@ -79,14 +79,14 @@ class BundledEnvironments:
             )
         path = f"{ENVIRONMENTS_FOLDER}/{digest[:_SHOWN_DIGITS]}-{archive.name}"
         if path not in self.members:
-            self.members[path] = Packed(name=path, source=archive)
+            self.members[path] = OutputMember(name=path, source=archive)
             # Only the name of a path: its folders would make bundles of two machines differ.
             self.facts[path] = {"from": label if named.path is None else named.path.name, "sha256": digest}
             if manifest is not None:
                 self.manifests[path] = manifest
         signature = archive.with_name(archive.name + SIGNATURE_SUFFIX)
         if signature.is_file():
-            self.members[path + SIGNATURE_SUFFIX] = Packed(name=path + SIGNATURE_SUFFIX, source=signature)
+            self.members[path + SIGNATURE_SUFFIX] = OutputMember(name=path + SIGNATURE_SUFFIX, source=signature)
             self.sources.add(signature.resolve())
         elif self._signed:
             raise BundleError(

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 import naiad
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest
 from naiad.environments.building.base_interpreter import copy_base, inspect_base
 from naiad.environments.building.collecting import collect
@@ -43,7 +43,7 @@ _INSTALLER_FILES = frozenset({"direct_url.json", "INSTALLER", "REQUESTED"})
 """Metadata files that record how a package was installed on this machine."""
 
 
-def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[Packed], Manifest]:
+def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[OutputMember], Manifest]:
     """Copy the running server into the empty folder *prefix*; returns the bundle's members and their manifest.
 
     Args:

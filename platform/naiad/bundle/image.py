@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 from naiad.bundle.host import HOST_FOLDER, interpreter_arguments
 from naiad.bundle.make import Bundle
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.archive_writer import MTIME, Packed
+from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad.environments.archives.parallel_gzip import gzip_writer
 from naiad.environments.building.elf import read_dynamic_section
 from naiad.errors import BundleError
@@ -167,7 +167,12 @@ class _LayoutWriter:
         return config, layers
 
     def _layer(
-        self, made_by: str, members: Iterable[Packed], *, folders: dict[str, int] | None = None, at: str = f"{_AT}/"
+        self,
+        made_by: str,
+        members: Iterable[OutputMember],
+        *,
+        folders: dict[str, int] | None = None,
+        at: str = f"{_AT}/",
     ) -> _Layer:
         with tempfile.TemporaryFile(dir=self._layout) as unpacked:
             _write_tar(unpacked, members, folders or {}, at)
@@ -218,7 +223,7 @@ def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, A
     raise BundleError(f"cannot build on --base={base}: it has no image for {architecture}")
 
 
-def _write_tar(output: IO[bytes], members: Iterable[Packed], folders: dict[str, int], at: str) -> None:
+def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
     """Write a tar with files of root; each folder precedes its files.
 
     Args:
@@ -305,7 +310,7 @@ _TEXTS = {
 }
 
 
-def _system_files(binaries: Iterable[Path]) -> list[Packed]:
+def _system_files(binaries: Iterable[Path]) -> list[OutputMember]:
     """This machine's loader and libraries that these binaries need, and files such as `/etc/passwd`.
 
     Raises:
@@ -319,8 +324,8 @@ def _system_files(binaries: Iterable[Path]) -> list[Packed]:
             "build on with --base"
         )
     files = {loader, *_libraries(binaries, machine)}
-    found = [Packed(name=str(path)[1:], source=path.resolve(), executable=True) for path in files]
-    return [*found, *(Packed(name=name, data=text.encode()) for name, text in _TEXTS.items())]
+    found = [OutputMember(name=str(path)[1:], source=path.resolve(), executable=True) for path in files]
+    return [*found, *(OutputMember(name=name, data=text.encode()) for name, text in _TEXTS.items())]
 
 
 def _libraries(binaries: Iterable[Path], machine: str) -> Iterator[Path]:

@@ -20,10 +20,10 @@ from naiad.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_o
 from naiad.bundle.models import CollectedModels, collect_models
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest, host_platform
 from naiad.environments.building.elf import newest_glibc
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.errors import BundleError
 
 __all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]
@@ -66,13 +66,13 @@ class Bundle:
     """
 
     manifest: BundleManifest
-    host: tuple[Packed, ...]
-    environments: tuple[Packed, ...]
-    models: tuple[Packed, ...]
+    host: tuple[OutputMember, ...]
+    environments: tuple[OutputMember, ...]
+    models: tuple[OutputMember, ...]
     notes: tuple[str, ...]
 
     @property
-    def members(self) -> list[Packed]:
+    def members(self) -> list[OutputMember]:
         """All members, the manifest first: a reader of the archive finds it without unpacking the rest."""
         first = [member for member in self.models if member.name == MANIFEST_NAME]
         others = [member for member in self.models if member.name != MANIFEST_NAME]
@@ -80,7 +80,11 @@ class Bundle:
 
 
 def make_bundle(
-    options: ServerOptions, flags: Sequence[tuple[Flag, str]], request: BundleRequest, scratch: Path, reporter: Reporter
+    options: ServerOptions,
+    flags: Sequence[tuple[Flag, str]],
+    request: BundleRequest,
+    scratch: Path,
+    reporter: ProgressReporter,
 ) -> Bundle:
     """The bundle of a server with these options.
 
@@ -126,16 +130,16 @@ def make_bundle(
         environments=environments.facts,
         files=digests_of((*models, *packed, *host)),
     )
-    first = Packed(name=MANIFEST_NAME, data=manifest.as_bytes())
+    first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
     notes = tuple(_notes(collected, described, flags))
     return Bundle(manifest=manifest, host=tuple(host), environments=packed, models=(first, *models), notes=notes)
 
 
-def _server_files(options: ServerOptions, described: Manifest) -> Iterable[Packed]:
-    yield Packed(name=RUN, data=run_script(host_platform()), executable=True)
-    yield Packed(name=LOCK_NAME, data=lock_text(described).encode())
+def _server_files(options: ServerOptions, described: Manifest) -> Iterable[OutputMember]:
+    yield OutputMember(name=RUN, data=run_script(host_platform()), executable=True)
+    yield OutputMember(name=LOCK_NAME, data=lock_text(described).encode())
     if options.environments.trusted_keys is not None:
-        yield Packed(name=_KEYS, data=options.environments.trusted_keys.read_bytes())
+        yield OutputMember(name=_KEYS, data=options.environments.trusted_keys.read_bytes())
 
 
 def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], collected: CollectedModels) -> Iterable[str]:
@@ -180,5 +184,5 @@ def _check_glibc(oldest: str, needed: dict[str, str]) -> None:
         )
 
 
-def _sorted(members: Iterable[Packed]) -> tuple[Packed, ...]:
+def _sorted(members: Iterable[OutputMember]) -> tuple[OutputMember, ...]:
     return tuple(sorted(members, key=lambda member: member.name))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.errors import BundleError
 
 __all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
@@ -74,12 +74,12 @@ def read_manifest(folder: Path) -> BundleManifest:
         raise BundleError(f"cannot read {path}: it is malformed ({error!r}); make the bundle again") from error
 
 
-def digests_of(members: Iterable[Packed]) -> dict[str, str]:
+def digests_of(members: Iterable[OutputMember]) -> dict[str, str]:
     """The value of `BundleManifest.files` for these members."""
     return {member.name: _digest(member) for member in members}
 
 
-def _digest(member: Packed) -> str:
+def _digest(member: OutputMember) -> str:
     if member.link is not None:
         return f"{_LINK}{member.link}"
     if member.source is not None:

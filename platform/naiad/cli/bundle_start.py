@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from naiad.bundle.manifest import read_manifest
-from naiad.environments.archives.manifest import require_usable_here
+from naiad.environments.archives.manifest import require_compatible_host
 from naiad.errors import NaiadError
 
 __all__ = ["main"]
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     try:
         manifest = read_manifest(folder)
-        require_usable_here(manifest, where=f"the bundle {manifest.name}")
+        require_compatible_host(manifest, where=f"the bundle {manifest.name}")
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return 1

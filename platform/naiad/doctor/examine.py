@@ -18,7 +18,7 @@ from naiad.doctor.machine import examine_memory, examine_ports, examine_store, e
 from naiad.doctor.model import ExaminationContext, ExaminedModel, examine_model
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.errors import RepositoryError
 from naiad.repository.layout import ModelFiles, RepositoryScan, models_named
 from naiad.repository.repositories import Repositories, open_repositories
@@ -28,7 +28,7 @@ __all__ = ["examine"]
 
 
 def examine(
-    options: ServerOptions, reporter: Reporter, *, only: Sequence[str] = (), can_unpack: bool = True
+    options: ServerOptions, reporter: ProgressReporter, *, only: Sequence[str] = (), can_unpack: bool = True
 ) -> Examination:
     """The findings about a server with these options: its models, its store, its ports and its memory.
 
@@ -54,7 +54,7 @@ def examine(
     return examination
 
 
-def _context(options: ServerOptions, reporter: Reporter, *, can_unpack: bool) -> ExaminationContext:
+def _context(options: ServerOptions, reporter: ProgressReporter, *, can_unpack: bool) -> ExaminationContext:
     environments = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
     resolution = resolution_settings(options)
     return ExaminationContext(

@@ -14,7 +14,7 @@ import psutil
 from naiad.config.server.options import ServerOptions
 from naiad.doctor.findings import Finding, Severity
 from naiad.environments.archives.manifest import read_manifest
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.store import Store
 
 __all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "missing_room"]
@@ -75,7 +75,7 @@ def examine_store(root: Path) -> Iterator[Finding]:
         )
 
 
-def missing_room(archive: Path, root: Path, reporter: Reporter) -> Finding | None:
+def missing_room(archive: Path, root: Path, reporter: ProgressReporter) -> Finding | None:
     """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked.
 
     Raises:

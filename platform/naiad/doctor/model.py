@@ -22,7 +22,7 @@ from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
 from naiad.environments.manager import EnvironmentManager
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
@@ -61,7 +61,7 @@ class ExaminationContext:
     options: ServerOptions
     resolution: ResolutionSettings
     environments: EnvironmentManager
-    reporter: Reporter
+    reporter: ProgressReporter
     can_unpack: bool = True
     _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

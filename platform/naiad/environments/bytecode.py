@@ -16,19 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from naiad.environments.store.file_digests import Found, Written
+from naiad.environments.store.file_digests import FileState, UnpackedFile
 
 __all__ = [
     "COMPLETION_SCRIPT",
     "HEADER",
-    "Job",
+    "CompileJob",
     "Kind",
-    "bytecode_of",
+    "bytecode_name",
     "bytecode_path",
     "compile_environment",
     "compile_files",
+    "find_bytecode_target",
     "is_fresh",
-    "main_kind",
     "stale_sources",
 ]
 
@@ -41,7 +41,7 @@ COMPLETION_SCRIPT = Path(__file__).with_name("_bytecode_script.py")
 _PROCESSES = 4
 
 
-class Job(NamedTuple):
+class CompileJob(NamedTuple):
     """One file to compile.
 
     Attributes:
@@ -58,11 +58,11 @@ class Job(NamedTuple):
 def compile_environment(python: Path, prefix: Path, cache_tag: str) -> None:
     """Compile what has no bytecode yet: it halves the start of a guest, and a read-only environment never gets it."""
     sources = sorted(source for folder in prefix.glob("lib*") if not folder.is_symlink() for source in _sources(folder))
-    jobs = (Job(source, bytecode_path(source, cache_tag), str(source.relative_to(prefix))) for source in sources)
+    jobs = (CompileJob(source, bytecode_path(source, cache_tag), str(source.relative_to(prefix))) for source in sources)
     compile_files(python, [job for job in jobs if not is_fresh(job.source, job.target)])
 
 
-def compile_files(python: Path, jobs: Iterable[Job]) -> None:
+def compile_files(python: Path, jobs: Iterable[CompileJob]) -> None:
     """Compile files with an interpreter. Files that do not compile are passed over."""
     script = Path(__file__).with_name("_compile_script.py").read_text(encoding="utf-8")
     waiting = list(jobs)
@@ -128,7 +128,7 @@ class Kind(NamedTuple):
     magic: bytes
 
 
-def main_kind(written: Mapping[str, Written]) -> Kind | None:
+def find_bytecode_target(written: Mapping[str, UnpackedFile]) -> Kind | None:
     """What most of the bytecode is for, None where there is none."""
     kinds: Counter[Kind] = Counter()
     for name, file in written.items():
@@ -139,7 +139,9 @@ def main_kind(written: Mapping[str, Written]) -> Kind | None:
     return kinds.most_common(1)[0][0] if kinds else None
 
 
-def stale_sources(folder: str, files: Mapping[str, Found], written: Mapping[str, Written], kind: Kind) -> list[str]:
+def stale_sources(
+    folder: str, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile], kind: Kind
+) -> list[str]:
     """Every source an import could meet that has no usable bytecode.
 
     Args:
@@ -155,21 +157,21 @@ def stale_sources(folder: str, files: Mapping[str, Found], written: Mapping[str,
         if name.endswith(".py")
         and name.startswith(libraries)
         and _SKIPPED.isdisjoint(name.split("/"))
-        and not _is_fresh(found, bytecode_of(name, kind.tag), files, written, kind)
+        and not _is_fresh(found, bytecode_name(name, kind.tag), files, written, kind)
     )
 
 
-def bytecode_of(source: str, tag: str) -> str:
+def bytecode_name(source: str, tag: str) -> str:
     """Where the bytecode of a source lies."""
     parent, slash, name = source.rpartition("/")
     return f"{parent}{slash}{_CACHE}/{name[:-3]}.{tag}.pyc"
 
 
 def _is_fresh(
-    source: Found, bytecode: str, files: Mapping[str, Found], written: Mapping[str, Written], kind: Kind
+    source: FileState, bytecode: str, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile], kind: Kind
 ) -> bool:
     before, now = written.get(bytecode), files.get(bytecode)
-    if before is None or now is None or not now.is_same(before) or len(before.head) != HEADER.size:
+    if before is None or now is None or not now.is_unchanged_since(before) or len(before.head) != HEADER.size:
         return False
     magic, flags, mtime, size = HEADER.unpack(before.head)
     seconds = source.mtime_ns // 1_000_000_000

@@ -10,20 +10,20 @@ from naiad.config.model.environment_source import EnvironmentSource, shown
 from naiad.environments.archives.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import Content
-from naiad.environments.store.eviction import shrink
-from naiad.environments.store.leases import Lease, Uses
-from naiad.environments.store.record import Stored
+from naiad.environments.store.eviction import shrink_store
+from naiad.environments.store.leases import EntryLeases, Lease
+from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["Archives"]
+__all__ = ["EntryProvider"]
 
 _log = logging.getLogger("naiad.environments")
 
 
-class Archives:
+class EntryProvider:
     """The archives of one server; every method may be called from any thread.
 
     Args:
@@ -32,15 +32,15 @@ class Archives:
         reporter: Whoever shows progress.
     """
 
-    def __init__(self, root: Path, policy: StorePolicy, reporter: Reporter) -> None:
+    def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter) -> None:
         self._store = Store(root, reporter)
-        self._uses = Uses(root)
+        self._uses = EntryLeases(root)
         self._remote = RemoteArchives(root, reporter)
         self._policy = policy
         self._sweep_once = threading.Lock()
         self._swept = False
 
-    def of_path(self, path: Path, *, digest: str = "", label: str = "") -> tuple[Stored, Lease]:
+    def acquire_local(self, path: Path, *, digest: str = "", label: str = "") -> tuple[ReadyEntry, Lease]:
         """The entry of an archive on this machine, and what keeps it from being removed.
 
         Args:
@@ -59,10 +59,10 @@ class Archives:
                 f"pinned is {digest}; bring the archive that was pinned, or pin the one that is there"
             )
         if self._policy.trust is not None:
-            self._policy.trust.check_archive(path, content.digest)
+            self._policy.trust.verify_local_archive(path, content.digest)
         return self._take(path, content, str(path), label)
 
-    def of_uri(self, named: EnvironmentSource, label: str = "") -> tuple[Stored, Lease]:
+    def acquire_remote(self, named: EnvironmentSource, label: str = "") -> tuple[ReadyEntry, Lease]:
         """The same for an archive elsewhere; without network if what it names is in the store already.
 
         Raises:
@@ -111,7 +111,7 @@ class Archives:
             )
         return expected
 
-    def _held(self, digest: str, uri: str, label: str) -> tuple[Stored, Lease] | None:
+    def _held(self, digest: str, uri: str, label: str) -> tuple[ReadyEntry, Lease] | None:
         """The entry of that digest if it is there, and what keeps it there."""
         if not digest:
             return None
@@ -124,7 +124,7 @@ class Archives:
             self._uses.note(digest, label, shown(uri))
         return stored, lease
 
-    def _bring(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[Stored, Lease]:
+    def _bring(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
         uri = named.uri
         with self._remote.fetched(uri, label) as archive:
             content = self._store.content(archive, label)
@@ -158,7 +158,7 @@ class Archives:
                 self._store.sweep()
                 self._swept = True
 
-    def _take(self, archive: Path, content: Content, origin: str, label: str) -> tuple[Stored, Lease]:
+    def _take(self, archive: Path, content: Content, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
         # Held before it is looked for: between the two, nobody can remove it.
         lease = self._uses.hold(content.digest)
         try:
@@ -170,5 +170,5 @@ class Archives:
         if label:
             self._uses.note(content.digest, label, origin)
         if is_new and self._policy.max_bytes:
-            shrink(self._store, self._uses, self._policy.max_bytes)
+            shrink_store(self._store, self._uses, self._policy.max_bytes)
         return stored, lease

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from naiad.environments.archives.manifest import Package
 
-__all__ = ["packages_in", "site_folders", "without_machine_parts"]
+__all__ = ["list_packages", "normalize_record", "site_folders"]
 
 
 def site_folders(prefix: Path) -> list[Path]:
@@ -26,7 +26,7 @@ def site_folders(prefix: Path) -> list[Path]:
     ]
 
 
-def packages_in(prefix: Path) -> tuple[Package, ...]:
+def list_packages(prefix: Path) -> tuple[Package, ...]:
     """Every package of an environment: those of wheels, and those of conda that are not the same."""
     wheels = list(_wheels(prefix))
     names = {_normal(package.name) for package in wheels}
@@ -34,7 +34,7 @@ def packages_in(prefix: Path) -> tuple[Package, ...]:
     return tuple(sorted((*wheels, *conda), key=lambda package: (package.name.lower(), package.version)))
 
 
-def without_machine_parts(record: str) -> str:
+def normalize_record(record: str) -> str:
     """A RECORD of a wheel without what differs from one place to the next: scripts begin with a path of theirs."""
     rows = []
     for row in csv.reader(io.StringIO(record)):
@@ -51,7 +51,7 @@ def _wheels(prefix: Path) -> Iterator[Package]:
     for found in importlib.metadata.distributions(path=[str(folder) for folder in site_folders(prefix)]):
         record = found.read_text("RECORD")
         if found.metadata["Name"]:  # a folder that somebody emptied by hand has no name any more
-            digest = hashlib.sha256(without_machine_parts(record).encode()).hexdigest() if record else ""
+            digest = hashlib.sha256(normalize_record(record).encode()).hexdigest() if record else ""
             yield Package(name=found.name, version=found.version, digest=digest, source="python")
 
 

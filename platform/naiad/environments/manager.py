@@ -14,16 +14,16 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource, shown
-from naiad.environments.entry_provider import Archives
+from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
-from naiad.environments.progress import Reporter, default_reporter
+from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.leases import Lease
-from naiad.environments.store.record import Stored
+from naiad.environments.store.record import ReadyEntry
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.discovery import find_interpreter
-from naiad.interpreters.prefix import ask_with_libraries, require_interpreter, require_numpy
-from naiad.interpreters.probe import Interpreter, ask_remembered
+from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.interpreters.probe import Interpreter, probe_cached
 from naiad.interpreters.versions import matches, version_text
 
 _log = logging.getLogger("naiad.environments")
@@ -42,12 +42,12 @@ class EnvironmentManager:
         self,
         store_root: Path,
         *,
-        reporter: Reporter | None = None,
+        reporter: ProgressReporter | None = None,
         policy: StorePolicy | None = None,
     ) -> None:
         self._root = store_root.expanduser().absolute()
         self._policy = policy or StorePolicy()
-        self._archives = Archives(self._root, self._policy, reporter or default_reporter())
+        self._archives = EntryProvider(self._root, self._policy, reporter or default_reporter())
 
     @property
     def store_root(self) -> Path:
@@ -87,13 +87,13 @@ class EnvironmentManager:
 
     def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
-            return _unpacked(shown(named.uri), *self._archives.of_uri(named, label))
+            return _unpacked(shown(named.uri), *self._archives.acquire_remote(named, label))
         # Resolved: a link that is turned to the next release must not change what running guests restart into.
         path = Path(os.path.realpath(named.path))
         if not path.exists():
             raise _missing(named.path, path)
         if not path.is_dir():
-            return _unpacked(path, *self._archives.of_path(path, digest=named.digest, label=label))
+            return _unpacked(path, *self._archives.acquire_local(path, digest=named.digest, label=label))
         if named.digest or self._policy.trust is not None:
             raise ExecutionEnvironmentError(
                 f"the execution environment {named} is refused: {path} is a directory, and only archives have a digest "
@@ -113,9 +113,9 @@ class EnvironmentManager:
         """A conda environment, a venv or the like, used where it is; never written to."""
         where = f"the execution environment {path}"
         python = require_interpreter(path, where=where)
-        asking = partial(ask_remembered, cache=self._root / "interpreters")
+        asking = partial(probe_cached, cache=self._root / "interpreters")
         try:
-            found, library_path = ask_with_libraries(python, path, asking)
+            found, library_path = probe_with_libraries(python, path, asking)
         except ExecutionEnvironmentError as error:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         require_numpy(found, where=where)
@@ -141,7 +141,7 @@ def _demand(named: EnvironmentSource) -> str:
     return "@sha256" if named.digest else "--env-trust"
 
 
-def _unpacked(source: Path | str, stored: Stored, lease: Lease) -> ReadyEnvironment:
+def _unpacked(source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
     found = stored.interpreter
     return ReadyEnvironment(
         source=source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.signatures import Trust, read_trust
+from naiad.environments.archives.signatures import TrustedKeys, read_trusted_keys
 
 __all__ = ["StorePolicy", "store_policy"]
 
@@ -21,7 +21,7 @@ class StorePolicy:
     """
 
     max_bytes: int = 0
-    trust: Trust | None = None
+    trust: TrustedKeys | None = None
     require_digest: bool = False
 
 
@@ -31,8 +31,9 @@ def store_policy(options: ServerOptions) -> StorePolicy:
     Raises:
         ExecutionEnvironmentError: If the trusted keys cannot be read.
     """
+    trusted_keys = options.environments.trusted_keys
     return StorePolicy(
         max_bytes=options.environments.store_max_bytes,
-        trust=None if options.environments.trusted_keys is None else read_trust(options.environments.trusted_keys),
+        trust=None if trusted_keys is None else read_trusted_keys(trusted_keys),
         require_digest=options.environments.require_digest,
     )

@@ -25,7 +25,7 @@ _LOG_INTERVAL = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ProgressEvent:
     """How far one step is.
 
     Attributes:
@@ -62,10 +62,10 @@ class Progress:
         )
 
 
-class Reporter(Protocol):
+class ProgressReporter(Protocol):
     """Whoever shows progress. Called from the thread that does the work; must not block or raise."""
 
-    def progress(self, event: Progress) -> None:
+    def progress(self, event: ProgressEvent) -> None:
         """Take note of one event."""
 
 
@@ -75,7 +75,7 @@ class LogReporter:
     def __init__(self) -> None:
         self._last: dict[Path, float] = {}
 
-    def progress(self, event: Progress) -> None:
+    def progress(self, event: ProgressEvent) -> None:
         """Log the event if the last line about this archive is old enough."""
         if event.finished:
             self._last.pop(event.path, None)
@@ -86,10 +86,10 @@ class LogReporter:
             _log.info("%s", event)
 
 
-class Meter:
+class ProgressMeter:
     """Counts one step and passes events on at a bearable rate; on leaving its `with` the step is over."""
 
-    def __init__(self, reporter: Reporter, *, step: str, label: str, path: Path, total: int) -> None:
+    def __init__(self, reporter: ProgressReporter, *, step: str, label: str, path: Path, total: int) -> None:
         self._reporter = reporter
         self._step = step
         self._label = label
@@ -107,7 +107,7 @@ class Meter:
             self._last = now
             self._emit(now, finished=False)
 
-    def __enter__(self) -> Meter:  # noqa: PYI034 - typing.Self is 3.11+
+    def __enter__(self) -> ProgressMeter:  # noqa: PYI034 - typing.Self is 3.11+
         return self
 
     def __exit__(
@@ -117,7 +117,7 @@ class Meter:
         self._emit(time.monotonic(), finished=True, failed=kind is not None)
 
     def _emit(self, now: float, *, finished: bool, failed: bool = False) -> None:
-        event = Progress(
+        event = ProgressEvent(
             step=self._step,
             label=self._label,
             path=self._path,
@@ -134,7 +134,7 @@ class Meter:
 _SHOWN_FROM = 0.4
 
 
-def default_reporter(stream: TextIO | None = None) -> Reporter:
+def default_reporter(stream: TextIO | None = None) -> ProgressReporter:
     """The log, and beside it a bar if *stream* (stderr unless given) is a terminal."""
     stream = sys.stderr if stream is None else stream
     return _Both(LogReporter(), BarReporter(stream)) if stream.isatty() else LogReporter()
@@ -154,7 +154,7 @@ class BarReporter:
         self._bars: Bars | None = None
         self._tasks: dict[tuple[str, Path], TaskID] = {}
 
-    def progress(self, event: Progress) -> None:
+    def progress(self, event: ProgressEvent) -> None:
         """Draw the event."""
         with self._lock:
             if event.finished:
@@ -162,7 +162,7 @@ class BarReporter:
             elif event.seconds >= _SHOWN_FROM:
                 self._draw(event)
 
-    def _draw(self, event: Progress) -> None:
+    def _draw(self, event: ProgressEvent) -> None:
         bars = self._bars
         if bars is None:
             bars = self._bars = _start_bars(self._stream)
@@ -171,7 +171,7 @@ class BarReporter:
             self._tasks[key] = bars.add_task(f"{event.step} {event.path.name}", total=event.total)
         bars.update(self._tasks[key], completed=event.done, refresh=True)
 
-    def _take_away(self, event: Progress) -> None:
+    def _take_away(self, event: ProgressEvent) -> None:
         task = self._tasks.pop((event.step, event.path), None)
         if self._bars is None or task is None:
             return
@@ -184,10 +184,10 @@ class BarReporter:
 class _Both:
     """Tells two reporters."""
 
-    def __init__(self, *reporters: Reporter) -> None:
+    def __init__(self, *reporters: ProgressReporter) -> None:
         self._reporters = reporters
 
-    def progress(self, event: Progress) -> None:
+    def progress(self, event: ProgressEvent) -> None:
         for reporter in self._reporters:
             reporter.progress(event)
 

@@ -42,7 +42,7 @@ _DROPPED = (
 )
 
 
-def withheld(base: Mapping[str, str]) -> Iterator[str]:
+def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
     """Say which of the server's variables Triton's models would get, and what to do instead, as no model gets them."""
     if base.get("PYTHONPATH"):
         yield (

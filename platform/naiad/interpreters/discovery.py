@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
-from naiad.interpreters.probe import Interpreter, ask_remembered
+from naiad.interpreters.probe import Interpreter, probe_cached
 from naiad.interpreters.versions import matches, version_text
 
 _log = logging.getLogger("naiad.environments")
@@ -21,12 +21,12 @@ _log = logging.getLogger("naiad.environments")
 _PROBES_AT_ONCE = 4
 
 
-def known_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Path | None = None) -> list[Path]:
+def candidate_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Path | None = None) -> list[Path]:
     """Every interpreter found on PATH, in uv's store and in the usual folders; one path per real file."""
     environ = os.environ if environ is None else environ
     home = _home() if home is None else home
     seen: dict[str, Path] = {}
-    for path in (*installations(environ, home), *_on_path(cache, environ)):
+    for path in (*iterate_installations(environ, home), *_on_path(cache, environ)):
         seen.setdefault(os.path.realpath(path), path)
     return list(seen.values())
 
@@ -68,7 +68,7 @@ def find_interpreter(
     Raises:
         InterpreterNotFoundError: If none will do; names every interpreter looked at.
     """
-    found = found_interpreters(cache, paths)
+    found = list_interpreters(cache, paths)
     matching = sorted(
         (interpreter for interpreter in found if matches(required, interpreter.version)),
         key=lambda interpreter: interpreter.version,
@@ -81,9 +81,9 @@ def find_interpreter(
     return usable[0]
 
 
-def found_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
+def list_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
     """Every CPython of the machine, or of *paths*, that runs."""
-    candidates = list(paths() if paths is not None else known_paths(cache))
+    candidates = list(paths() if paths is not None else candidate_paths(cache))
     return [interpreter for interpreter in _ask_all(candidates, cache) if interpreter.implementation == "cpython"]
 
 
@@ -94,7 +94,7 @@ def _ask_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
 
 def _ask_or_none(python: Path, cache: Path) -> Interpreter | None:
     try:
-        return ask_remembered(python, cache)
+        return probe_cached(python, cache)
     except ExecutionEnvironmentError as error:
         _log.debug("passing over an interpreter: %s", error.message)
         return None
@@ -134,7 +134,7 @@ _CONDA_NAMES = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "conda", 
 _SYSTEM = ("/usr/local/bin", "/usr/bin")
 
 
-def installations(environ: Mapping[str, str], home: Path, opt: Path = Path("/opt")) -> Iterator[Path]:
+def iterate_installations(environ: Mapping[str, str], home: Path, opt: Path = Path("/opt")) -> Iterator[Path]:
     """Interpreters in the usual folders of pyenv, uv, mise, asdf, conda, /opt and the system, newest name first."""
     for folder in _bin_folders(environ, home, opt):
         names = [path for path in _listed(folder) if _EXECUTABLE.fullmatch(path.name)]

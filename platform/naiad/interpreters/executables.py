@@ -78,7 +78,7 @@ def _elf_loader(head: bytes, order: str) -> str:
     return ""
 
 
-def check_runs_here(interpreter: Path, *, where: str) -> None:
+def require_runs_here(interpreter: Path, *, where: str) -> None:
     """Refuse an interpreter that was built for another system or processor.
 
     Args:

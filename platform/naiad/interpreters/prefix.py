@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.executables import check_runs_here
-from naiad.interpreters.probe import Interpreter, ask
+from naiad.interpreters.executables import require_runs_here
+from naiad.interpreters.probe import Interpreter, probe_interpreter
 
 _NAMES = ("python", "python3")
 _VERSIONED = re.compile(r"python3\.\d+")
 _WINDOWS = ("python.exe", "Scripts/python.exe")
 
 
-def interpreter_of(folder: Path) -> Path | None:
+def find_interpreter_in(folder: Path) -> Path | None:
     """The interpreter of an environment's folder, None if it has none. Dangling links count: they are its answer."""
     for name in _NAMES:
         if os.path.lexists(folder / "bin" / name):
@@ -26,7 +26,7 @@ def interpreter_of(folder: Path) -> Path | None:
 
 
 def require_interpreter(folder: Path, *, where: str) -> Path:
-    """As `interpreter_of`, but checked to exist and to be for this machine.
+    """As `find_interpreter_in`, but checked to exist and to be for this machine.
 
     Args:
         folder: The environment.
@@ -35,7 +35,7 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
     Raises:
         ExecutionEnvironmentError: If there is none, it leads nowhere, or it is for another platform.
     """
-    python = interpreter_of(folder)
+    python = find_interpreter_in(folder)
     if python is None:
         windows = next((name for name in _WINDOWS if (folder / name).exists()), None)
         if windows:
@@ -49,11 +49,11 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
             f"{where} has no interpreter: {python} is a link to {os.path.realpath(python)}, which does not exist "
             "(a venv needs the Python it was made from on the same machine)"
         )
-    check_runs_here(python, where=where)
+    require_runs_here(python, where=where)
     return python
 
 
-def ask_with_libraries(
+def probe_with_libraries(
     python: Path, folder: Path, asking: Callable[[Path], Interpreter]
 ) -> tuple[Interpreter, Path | None]:
     """Ask an environment's interpreter what it is, helping it to its own libpython if it needs help.
@@ -79,7 +79,7 @@ def ask_with_libraries(
         mapped = found.libpython
         if not has_own or mapped is None or Path(mapped).resolve().is_relative_to(folder.resolve()):
             return found, None
-    return ask(python, library_path=own), own
+    return probe_interpreter(python, library_path=own), own
 
 
 def require_numpy(found: Interpreter, *, where: str) -> None:

@@ -78,7 +78,7 @@ class Interpreter:
         return cls(**{**value, **paths, "version": (first, second, third), "site_dirs": tuple(value["site_dirs"])})
 
 
-def ask(
+def probe_interpreter(
     python: Path, *, library_path: Path | None = None, bytecode: Path | None = None, time_limit: float = TIME_LIMIT
 ) -> Interpreter:
     """Start an interpreter and let it say what it is.
@@ -107,8 +107,8 @@ def ask(
         raise ExecutionEnvironmentError(f"{python} does not work: its answer cannot be read ({error})") from error
 
 
-def ask_remembered(python: Path, cache: Path) -> Interpreter:
-    """As `ask`, but answer from *cache* while the interpreter and the folders of its packages are unchanged."""
+def probe_cached(python: Path, cache: Path) -> Interpreter:
+    """Like `probe_interpreter`, cached until the interpreter or its package folders change."""
     file = cache / json_cache.name_for(str(python))
     known = json_cache.read(file)
     if known is not None and known.get("format") == _FORMAT and _unchanged(known.get("seen")):
@@ -116,7 +116,7 @@ def ask_remembered(python: Path, cache: Path) -> Interpreter:
             return Interpreter.from_json(known["interpreter"])
         except (KeyError, TypeError, ValueError):
             _log.debug("%s is not readable; asking %s again", file, python)
-    found = ask(python)
+    found = probe_interpreter(python)
     seen = {str(path): _stamp(path) for path in _watched(found)}
     try:
         json_cache.write(file, {"format": _FORMAT, "seen": seen, "interpreter": found.as_json()})

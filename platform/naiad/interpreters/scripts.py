@@ -45,7 +45,7 @@ def run_script(
                 raise ExecutionEnvironmentError(f"{python} does not work: {error} in its answer") from error
             if isinstance(answer, dict):
                 return answer
-    raise ExecutionEnvironmentError(f"{python} does not work: {last_words(run)}")
+    raise ExecutionEnvironmentError(f"{python} does not work: {describe_failure(run)}")
 
 
 def run_clean(
@@ -78,7 +78,7 @@ def run_clean(
         raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
 
 
-def last_words(run: subprocess.CompletedProcess[str]) -> str:
+def describe_failure(run: subprocess.CompletedProcess[str]) -> str:
     """How a command ended, with its last lines of stderr."""
     lines = [line for line in run.stderr.strip().splitlines() if line.strip()][-6:]
     how = f"killed by signal {-run.returncode}" if run.returncode < 0 else f"exit status {run.returncode}"

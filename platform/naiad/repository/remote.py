@@ -20,7 +20,7 @@ from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Look, Signature, is_ignored
 from naiad.repository.temporary import temporary_folder
 from naiad.storage.listing import StoredFile, list_files, list_folders
-from naiad.storage.opening import Storage, storage_errors
+from naiad.storage.opening import Storage, translate_storage_errors
 
 __all__ = ["RemotePlace"]
 
@@ -92,7 +92,7 @@ class RemotePlace:
     def _copy_one(self, path: str, file: StoredFile, staging: Path) -> None:
         target = staging / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with storage_errors(f"cannot copy '{self.given}/{path}'"):
+        with translate_storage_errors(f"cannot copy '{self.given}/{path}'"):
             self._storage.filesystem.get_file(f"{self._storage.path.rstrip('/')}/{path}", str(target))
         size = target.stat().st_size
         if size != file.size:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from naiad.errors import Code, StorageError
-from naiad.storage.opening import Storage, storage_errors
+from naiad.storage.opening import Storage, translate_storage_errors
 
 __all__ = ["StoredFile", "list_files", "list_folders"]
 
@@ -38,7 +38,7 @@ def list_folders(storage: Storage) -> list[str]:
     Raises:
         StorageError: If it is not there or cannot be read.
     """
-    with storage_errors(f"cannot list '{storage.uri}'"):
+    with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
         entries = storage.filesystem.ls(storage.path, detail=True)
     own = storage.path.strip("/")  # some stores list a place as its own first entry
@@ -53,7 +53,7 @@ def list_files(storage: Storage) -> dict[str, StoredFile]:
     Raises:
         StorageError: If it cannot be read, or holds a path that leads out of it.
     """
-    with storage_errors(f"cannot list '{storage.uri}'"):
+    with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
         found = storage.filesystem.find(storage.path, withdirs=True, detail=True)
     start = storage.path.strip("/")

@@ -12,7 +12,7 @@ from naiad.errors import Code, NaiadError, StorageError
 from naiad.storage.credentials import driver_options
 from naiad.storage.locations import Location, parse_location
 
-__all__ = ["Filesystem", "Storage", "open_storage", "storage_errors"]
+__all__ = ["Filesystem", "Storage", "open_storage", "translate_storage_errors"]
 
 EXTRAS = {
     "s3": "s3",
@@ -87,7 +87,7 @@ def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
         raise _not_installed(location, error) from error
     except ValueError as error:
         raise StorageError(f"cannot open '{uri}': no driver of fsspec knows its scheme") from error
-    with storage_errors(f"cannot open '{location.uri}'"):
+    with translate_storage_errors(f"cannot open '{location.uri}'"):
         return Storage(location.uri, kind(**options), kind._strip_protocol(location.path))  # noqa: SLF001 - fsspec's own way
 
 
@@ -101,7 +101,7 @@ def _not_installed(location: Location, error: ImportError) -> StorageError:
 
 
 @contextlib.contextmanager
-def storage_errors(what: str) -> Iterator[None]:
+def translate_storage_errors(what: str) -> Iterator[None]:
     """Say *what* failed, whatever a driver raises: each has classes of its own.
 
     Raises:

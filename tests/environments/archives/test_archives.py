@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import zstandard
 from environments.makers import member, write_tar
-from naiad.environments.archives.extraction import Limits, unpack
-from naiad.environments.archives.formats import Format, identify
+from naiad.environments.archives.extraction import ExtractionLimits, unpack
+from naiad.environments.archives.formats import ArchiveFormat, detect_format
 from naiad.errors import ExecutionEnvironmentError
 
 PROGRAM = b"#!/bin/sh\n"
@@ -35,14 +35,19 @@ def ordinary() -> list[tuple[tarfile.TarInfo, bytes]]:
     ]
 
 
-def write(path: Path, packed_with: Format) -> Path:
-    if packed_with is Format.ZSTD:
+def write(path: Path, packed_with: ArchiveFormat) -> Path:
+    if packed_with is ArchiveFormat.ZSTD:
         plain = write_tar(path.with_suffix(".plain"), ordinary(), "w:")
         path.write_bytes(zstandard.ZstdCompressor().compress(plain.read_bytes()))
-    elif packed_with is Format.ZIP:
+    elif packed_with is ArchiveFormat.ZIP:
         return write_zip(path)
     else:
-        modes = {Format.TAR: "w:", Format.GZIP: "w:gz", Format.BZIP2: "w:bz2", Format.XZ: "w:xz"}
+        modes = {
+            ArchiveFormat.TAR: "w:",
+            ArchiveFormat.GZIP: "w:gz",
+            ArchiveFormat.BZIP2: "w:bz2",
+            ArchiveFormat.XZ: "w:xz",
+        }
         write_tar(path, ordinary(), modes[packed_with])
     return path
 
@@ -64,20 +69,20 @@ def into(tmp_path: Path) -> Path:
     return folder
 
 
-def refused(archive: Path, into: Path, recorder, limits: Limits | None = None) -> str:
+def refused(archive: Path, into: Path, recorder, limits: ExtractionLimits | None = None) -> str:
     with pytest.raises(ExecutionEnvironmentError) as caught:
         unpack(archive, into, reporter=recorder, limits=limits)
     assert str(archive) in caught.value.message
     return caught.value.message
 
 
-@pytest.mark.parametrize("packed_with", Format)
+@pytest.mark.parametrize("packed_with", ArchiveFormat)
 def test_every_format_is_known_by_its_content_whatever_the_file_is_called(packed_with, tmp_path, into, recorder):
     archive = write(tmp_path / "environment.bin", packed_with)
 
     unpack(archive, into, reporter=recorder)
 
-    assert identify(archive) is packed_with
+    assert detect_format(archive) is packed_with
     assert (into / "bin" / "python3").read_bytes() == PROGRAM
     assert os.access(into / "bin" / "python3", os.X_OK)
     assert (into / "bin" / "python").readlink() == Path("python3")
@@ -85,7 +90,7 @@ def test_every_format_is_known_by_its_content_whatever_the_file_is_called(packed
     assert not os.access(into / "lib" / "data.bin", os.X_OK)
 
 
-@pytest.mark.parametrize("packed_with", [one for one in Format if one is not Format.ZIP])
+@pytest.mark.parametrize("packed_with", [one for one in ArchiveFormat if one is not ArchiveFormat.ZIP])
 def test_times_stay_as_packed_because_bytecode_depends_on_them(packed_with, tmp_path, into, recorder):
     unpack(write(tmp_path / "e", packed_with), into, reporter=recorder)
 
@@ -119,13 +124,13 @@ def test_permissions_do_not_depend_on_the_umask(umask, tmp_path, into, recorder)
 
 
 def test_a_hard_link_is_the_same_file(tmp_path, into, recorder):
-    unpack(write(tmp_path / "e", Format.GZIP), into, reporter=recorder)
+    unpack(write(tmp_path / "e", ArchiveFormat.GZIP), into, reporter=recorder)
 
     assert (into / "lib" / "data.bin").samefile(into / "lib" / "same.bin")
 
 
 def test_progress_tells_bytes_and_ends_with_the_whole_size(tmp_path, into, recorder):
-    archive = write(tmp_path / "e", Format.GZIP)
+    archive = write(tmp_path / "e", ArchiveFormat.GZIP)
 
     unpack(archive, into, reporter=recorder, label="m")
 
@@ -220,7 +225,7 @@ def test_the_later_of_two_members_with_one_name_wins(tmp_path, into, recorder):
     assert (into / "x").read_bytes() == b"2"
 
 
-@pytest.mark.parametrize("packed_with", Format)
+@pytest.mark.parametrize("packed_with", ArchiveFormat)
 @pytest.mark.parametrize("kept", [0.3, 0.7, 0.98])
 def test_a_truncated_archive_is_called_truncated(packed_with, kept, tmp_path, into, recorder):
     archive = write(tmp_path / "cut", packed_with)
@@ -236,9 +241,9 @@ def test_a_tar_cut_exactly_between_two_members_is_truncated(tmp_path, into, reco
     assert "it ends before the end mark of a tar" in refused(archive, into, recorder)
 
 
-@pytest.mark.parametrize("packed_with", [Format.GZIP, Format.BZIP2, Format.XZ, Format.ZIP])
+@pytest.mark.parametrize("packed_with", [ArchiveFormat.GZIP, ArchiveFormat.BZIP2, ArchiveFormat.XZ, ArchiveFormat.ZIP])
 def test_a_damaged_archive_is_refused(packed_with, tmp_path, into, recorder):
-    archive = write(tmp_path / "damaged", packed_with)
+    archive = write(tmp_path / "damaged_archive_error", packed_with)
     data = bytearray(archive.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
@@ -251,21 +256,21 @@ def test_a_damaged_archive_is_refused(packed_with, tmp_path, into, recorder):
 def test_gzip_is_checked_at_every_place_by_either_decoder(fast, tmp_path, into, recorder, monkeypatch):
     if not fast:
         monkeypatch.setattr("naiad.environments.archives.decompression.igzip", None)
-    whole = write(tmp_path / "whole", Format.GZIP).read_bytes()
-    damaged = tmp_path / "damaged"
+    whole = write(tmp_path / "whole", ArchiveFormat.GZIP).read_bytes()
+    damaged_archive_error = tmp_path / "damaged_archive_error"
     for place in range(100, len(whole), len(whole) // 20):
-        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        damaged_archive_error.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
         folder = into / str(place)
         folder.mkdir()
 
-        assert "truncated or damaged" in refused(damaged, folder, recorder)
+        assert "truncated or damaged" in refused(damaged_archive_error, folder, recorder)
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_an_archive_of_several_gzip_streams_is_one(fast, tmp_path, into, recorder, monkeypatch):
     if not fast:
         monkeypatch.setattr("naiad.environments.archives.decompression.igzip", None)
-    plain = write(tmp_path / "plain", Format.TAR).read_bytes()
+    plain = write(tmp_path / "plain", ArchiveFormat.TAR).read_bytes()
     archive = tmp_path / "e.tar.gz"
     archive.write_bytes(b"".join(gzip.compress(plain[at : at + 5000]) for at in range(0, len(plain), 5000)))
 
@@ -328,12 +333,12 @@ def test_an_archive_of_nothing_is_refused(tmp_path, into, recorder):
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (Limits(entries=3), "it has more than 3 members"),
-        (Limits(total_bytes=100_000), "it has more than 0 GB of content (reached at 4 members"),
+        (ExtractionLimits(entries=3), "it has more than 3 members"),
+        (ExtractionLimits(total_bytes=100_000), "it has more than 0 GB of content (reached at 4 members"),
     ],
 )
 def test_an_archive_beyond_a_limit_is_refused_while_it_unpacks(limits, expected, tmp_path, into, recorder):
-    assert expected in refused(write(tmp_path / "big.tar.gz", Format.GZIP), into, recorder, limits)
+    assert expected in refused(write(tmp_path / "big.tar.gz", ArchiveFormat.GZIP), into, recorder, limits)
 
 
 def test_a_bomb_is_refused_by_its_ratio(tmp_path, into, recorder, monkeypatch):
@@ -344,7 +349,7 @@ def test_a_bomb_is_refused_by_its_ratio(tmp_path, into, recorder, monkeypatch):
 
 
 def test_missing_space_is_noticed_before_anything_is_written(tmp_path, into, recorder, monkeypatch):
-    archive = write(tmp_path / "e.tar", Format.TAR)
+    archive = write(tmp_path / "e.tar", ArchiveFormat.TAR)
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("naiad.environments.archives.extraction.shutil.disk_usage", lambda _path: usage)
 

@@ -14,7 +14,7 @@ from environments import makers
 from environments.makers import member, write_tar
 from environments.web import serving
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.environments.archives.signatures import Trust, create_key, read_trust, sign
+from naiad.environments.archives.signatures import TrustedKeys, create_key, read_trusted_keys, sign
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.store.archive_digest import digest_of
@@ -23,7 +23,7 @@ from naiad.errors import ExecutionEnvironmentError
 pytest.importorskip("cryptography")
 
 
-def trusting(folder: Path, *names: str) -> Trust:
+def trusting(folder: Path, *names: str) -> TrustedKeys:
     """The keys of that name in a folder, made now where there are none."""
     tables = []
     for name in names:
@@ -32,7 +32,7 @@ def trusting(folder: Path, *names: str) -> Trust:
         (folder / f"{name}.pub").write_text(public)
         tables.append(f'[[keys]]\nname = "{name}"\npublic = "{public}"\n')
     (folder / "keys.toml").write_text("\n".join(tables))
-    return read_trust(folder / "keys.toml")
+    return read_trusted_keys(folder / "keys.toml")
 
 
 def signed(archive: Path, folder: Path, name: str, recorder) -> None:
@@ -210,12 +210,12 @@ def test_keys_and_signatures_are_those_of_other_tools(small, tmp_path, recorder)
 def test_a_file_of_keys_that_cannot_be_used_is_named(content, said, tmp_path):
     (tmp_path / "keys.toml").write_text(content)
     with pytest.raises(ExecutionEnvironmentError, match=said):
-        read_trust(tmp_path / "keys.toml")
+        read_trusted_keys(tmp_path / "keys.toml")
 
 
 def test_a_missing_file_of_keys_is_named(tmp_path):
     with pytest.raises(ExecutionEnvironmentError, match=r"cannot read the trusted keys in .*: No such file"):
-        read_trust(tmp_path / "keys.toml")
+        read_trusted_keys(tmp_path / "keys.toml")
 
 
 @pytest.mark.parametrize(
@@ -231,4 +231,4 @@ def test_what_is_no_key_signs_nothing(content, said, small, tmp_path):
 def test_without_the_library_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(ExecutionEnvironmentError, match=r"pip install 'naiad\[sign\]'"):
-        read_trust(tmp_path / "keys.toml")
+        read_trusted_keys(tmp_path / "keys.toml")

@@ -16,7 +16,7 @@ from environments.packages import offer_greeter, run_alone, small_environment, w
 from naiad.environments.building.base_interpreter import inspect_base
 from naiad.environments.building.build import BuiltEnvironment, build
 from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.building.installers import InstallOptions, blamed_package
+from naiad.environments.building.installers import InstallOptions, find_failed_requirement
 from naiad.environments.building.pack import pack
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 from support.interpreters import interpreters
@@ -71,7 +71,7 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_package_that_pip_failed_on_is_found_in_its_words(said: str, package: str | None) -> None:
-    assert blamed_package(said.splitlines()) == package
+    assert find_failed_requirement(said.splitlines()) == package
 
 
 def test_a_virtual_environment_answers_for_the_interpreter_behind_it() -> None:

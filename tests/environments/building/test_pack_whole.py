@@ -11,9 +11,9 @@ import pytest
 from environments import makers
 from environments.packages import offer_greeter, run_alone, write_recipe
 from naiad.environments.archives import archive_writer
-from naiad.environments.archives.archive_writer import Packed, write_archive
+from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.extraction import unpack
-from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest, require_usable_here
+from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest, require_compatible_host
 from naiad.environments.building.build import build
 from naiad.environments.building.elf import newest_glibc, required_versions
 from naiad.environments.building.pack import pack
@@ -25,11 +25,11 @@ class _Silent:
         """Say nothing."""
 
 
-def _members() -> list[Packed]:
+def _members() -> list[OutputMember]:
     return [
-        Packed(name="bin/tool", data=b"#!/bin/sh\n", executable=True),
-        Packed(name="bin/link", link="tool"),
-        Packed(name="text", data=b"text" * 1000),
+        OutputMember(name="bin/tool", data=b"#!/bin/sh\n", executable=True),
+        OutputMember(name="bin/link", link="tool"),
+        OutputMember(name="text", data=b"text" * 1000),
     ]
 
 
@@ -54,8 +54,8 @@ def test_what_is_written_can_be_unpacked_and_depends_on_nothing_but_the_members(
 def test_a_manifest_that_is_broken_or_of_the_future_is_told(tmp_path: Path) -> None:
     name = "naiad-environment.json"
     write_archive(tmp_path / "none", "tar", _members(), lambda _: None)
-    write_archive(tmp_path / "broken", "tar", [Packed(name=name, data=b'{"format": 1}')], lambda _: None)
-    write_archive(tmp_path / "future", "tar", [Packed(name=name, data=b'{"format": 9}')], lambda _: None)
+    write_archive(tmp_path / "broken", "tar", [OutputMember(name=name, data=b'{"format": 1}')], lambda _: None)
+    write_archive(tmp_path / "future", "tar", [OutputMember(name=name, data=b'{"format": 9}')], lambda _: None)
 
     assert read_manifest(tmp_path / "none") is None
     with pytest.raises(ExecutionEnvironmentError, match=r"the manifest of .*broken is broken \(KeyError"):
@@ -84,10 +84,10 @@ def test_an_environment_for_another_machine_is_refused_by_its_manifest(
         recipe={},
     )  # fmt: skip
     if said is None:
-        require_usable_here(manifest, where="the env")
+        require_compatible_host(manifest, where="the env")
         return
     with pytest.raises(ExecutionEnvironmentError, match=said):
-        require_usable_here(manifest, where="the env")
+        require_compatible_host(manifest, where="the env")
 
 
 def test_the_libraries_that_an_executable_needs_are_read_with_the_versions_of_their_symbols() -> None:

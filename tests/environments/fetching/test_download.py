@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from environments.web import Web, serving
 from naiad.config.model.environment_source import EnvironmentSource, shown
-from naiad.environments.fetching.download import download, note_of, read_small, read_version
+from naiad.environments.fetching.download import download, metadata_path, read_small_file, read_version
 from naiad.errors import ExecutionEnvironmentError
 
 CONTENT = os.urandom(300_000)
@@ -115,8 +115,8 @@ def test_nobody_at_the_address_is_said(tmp_path, recorder):
 
 def test_a_small_file_is_read_or_missing(web):
     (web.folder / "e.tgz.sig").write_text("x")
-    assert read_small(web.uri("e.tgz.sig")) == b"x"
-    assert read_small(web.uri("nothing")) is None
+    assert read_small_file(web.uri("e.tgz.sig")) == b"x"
+    assert read_small_file(web.uri("nothing")) is None
 
 
 @pytest.fixture
@@ -129,8 +129,8 @@ def memory():
 
 def test_object_stores_are_read_through_fsspec(memory, tmp_path, recorder):
     assert fetch("memory://bucket/e.tgz", tmp_path / "e.part", recorder) == CONTENT
-    assert read_small("memory://bucket/e.tgz") == CONTENT
-    assert read_small("memory://bucket/nothing") is None
+    assert read_small_file("memory://bucket/e.tgz") == CONTENT
+    assert read_small_file("memory://bucket/nothing") is None
 
 
 class Breaking(io.BytesIO):
@@ -158,7 +158,7 @@ def test_a_part_that_is_longer_than_its_file_is_not_gone_on_with(memory, tmp_pat
     fetch("memory://bucket/e.tgz", part, recorder)
     with part.open("ab") as file:
         file.write(b"what another reader of the same connection made come twice")
-    assert note_of(part).exists()
+    assert metadata_path(part).exists()
 
     assert fetch("memory://bucket/e.tgz", part, recorder) == CONTENT
 

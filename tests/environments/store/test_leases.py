@@ -18,7 +18,7 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.eviction import choose_removals, collect_garbage, remove_entry
-from naiad.environments.store.leases import Uses
+from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 from naiad.errors import ExecutionEnvironmentError
 
@@ -26,8 +26,8 @@ DAY = 86_400
 HOLD = """
 import sys
 from pathlib import Path
-from naiad.environments.store.leases import Uses
-lease = Uses(Path(sys.argv[1])).hold(sys.argv[2])
+from naiad.environments.store.leases import EntryLeases
+lease = EntryLeases(Path(sys.argv[1])).hold(sys.argv[2])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -89,7 +89,7 @@ def only(store: Path) -> StoreEntry:
 
 
 def remove(store: Path, digest: str) -> bool:
-    return remove_entry(Store(store, LogReporter()), Uses(store), digest)
+    return remove_entry(Store(store, LogReporter()), EntryLeases(store), digest)
 
 
 def test_what_a_manager_prepared_stays_until_nobody_refers_to_it(store, archive, recorder):
@@ -117,7 +117,7 @@ def test_a_lease_that_is_released_lets_go_at_once(store, archive, recorder):
 
 def test_two_users_are_two(store):
     digest = only(store).digest
-    first, second = Uses(store).hold(digest), Uses(store).hold(digest)
+    first, second = EntryLeases(store).hold(digest), EntryLeases(store).hold(digest)
     first.release()
 
     assert only(store).in_use
@@ -186,15 +186,15 @@ def test_models_and_the_last_use_are_remembered(store, archive, recorder):
     assert [(using.model, using.source) for using in found.models] == [("a", str(archive)), ("b", str(archive))]
     assert found.last_used == pytest.approx(time.time(), abs=60)
     assert remove(store, found.digest)
-    assert Uses(store).models(found.digest) == []
+    assert EntryLeases(store).models(found.digest) == []
 
 
 def test_looking_is_no_use(store):
     lock = store / "uses" / only(store).digest / "lock"
-    Uses(store).hold(only(store).digest).release()
+    EntryLeases(store).hold(only(store).digest).release()
     os.utime(lock, (1000, 1000))
 
-    Uses(store).hold(only(store).digest, counts=False).release()
+    EntryLeases(store).hold(only(store).digest, counts=False).release()
 
     assert lock.stat().st_mtime == 1000
 

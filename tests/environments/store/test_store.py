@@ -201,7 +201,7 @@ def test_a_failure_after_unpacking_leaves_nothing(step, manager, archive, monkey
 
     name, failure = {
         "prefixes": ("_fix_prefixes", fail),
-        "interpreter": ("ask_with_libraries", fail),
+        "interpreter": ("probe_with_libraries", fail),
         "marker": ("write_record", full),
     }[step]
     monkeypatch.setattr(f"naiad.environments.store.finishing.{name}", failure)

@@ -36,7 +36,7 @@ def test_what_is_as_it_was_is_good(store):
     (verdict,) = verify_entries(store, ())
     files = sum(1 for path in prefix(store).rglob("*") if path.is_symlink() or not path.is_dir())
 
-    assert verdict.is_good
+    assert verdict.is_intact
     assert verdict.detail == f"{files} files compared"
 
 
@@ -110,7 +110,7 @@ def test_entries_are_verified_by_name(store):
 def test_a_good_archive_starts_and_leaves_nothing(archive, tmp_path):
     verdict = verify_archive(archive, tmp_path / "store", LogReporter())
 
-    assert verdict.is_good
+    assert verdict.is_intact
     assert verdict.detail.startswith("unpacked and started: cpython 3.")
     assert read_entries(tmp_path / "store") == []
     assert not list((tmp_path / "store" / "staging").iterdir())

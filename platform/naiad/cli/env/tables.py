@@ -13,7 +13,7 @@ from typing import Any
 from naiad.config.server.quantities import size_text
 from naiad.environments.archives.inspection import Inspection
 from naiad.environments.store.entries import StoreEntry
-from naiad.environments.store.verification import Verdict
+from naiad.environments.store.verification import VerificationResult
 from naiad.resolution.tables import text_table
 
 __all__ = [
@@ -65,10 +65,10 @@ def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...
     ]
 
 
-def verdict_rows(verdicts: Iterable[Verdict]) -> list[tuple[str, ...]]:
+def verdict_rows(verdicts: Iterable[VerificationResult]) -> list[tuple[str, ...]]:
     """Rows for `VERDICT_HEADERS`."""
     return [
-        (one.source, one.digest[:_DIGEST_SHOWN], "good" if one.is_good else f"BAD: {one.problem}") for one in verdicts
+        (one.source, one.digest[:_DIGEST_SHOWN], "good" if one.is_intact else f"BAD: {one.problem}") for one in verdicts
     ]
 
 

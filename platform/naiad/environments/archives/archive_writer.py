@@ -23,7 +23,7 @@ import zstandard
 
 from naiad.environments.archives.parallel_gzip import gzip_writer
 
-__all__ = ["FORMATS", "MTIME", "Packed", "write_archive"]
+__all__ = ["FORMATS", "MTIME", "OutputMember", "write_archive"]
 
 MTIME = 315_532_800
 """Time of every member: 1980-01-01, UTC."""
@@ -40,7 +40,7 @@ _ZSTD_LEVEL = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class OutputMember:
     """One member to write: a link, or the content of a file.
 
     Attributes:
@@ -69,7 +69,12 @@ class Packed:
         return self.data if self.data is not None else cast("Path", self.source).read_bytes()
 
 
-def write_archive(output: Path, format: str, members: Iterable[Packed], advance: Callable[[int], None]) -> None:  # noqa: A002 - the option's name
+def write_archive(
+    output: Path,
+    format: str,  # noqa: A002 - the option's name
+    members: Iterable[OutputMember],
+    advance: Callable[[int], None],
+) -> None:
     """Write members into a new archive, in their order.
 
     Raises:
@@ -85,7 +90,7 @@ def write_archive(output: Path, format: str, members: Iterable[Packed], advance:
                 advance(member.size)
 
 
-def _add(tar: tarfile.TarFile, member: Packed) -> None:
+def _add(tar: tarfile.TarFile, member: OutputMember) -> None:
     info = tarfile.TarInfo(member.name)
     info.mtime = MTIME
     info.mode = 0o755 if member.executable or member.link is not None else 0o644
@@ -99,7 +104,7 @@ def _add(tar: tarfile.TarFile, member: Packed) -> None:
 
 
 @contextmanager
-def _content(member: Packed) -> Iterator[IO[bytes]]:
+def _content(member: OutputMember) -> Iterator[IO[bytes]]:
     if member.data is not None:
         yield io.BytesIO(member.data)
         return
@@ -124,7 +129,7 @@ def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  #
             return nullcontext(raw)
 
 
-def _write_zip(raw: IO[bytes], members: Iterable[Packed], advance: Callable[[int], None]) -> None:
+def _write_zip(raw: IO[bytes], members: Iterable[OutputMember], advance: Callable[[int], None]) -> None:
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         for member in members:
             info = zipfile.ZipInfo(member.name, _ZIP_TIME)

@@ -21,7 +21,7 @@ import zstandard
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["BROKEN", "ForwardReader", "decoder", "read_ahead", "read_plainly"]
+__all__ = ["DECOMPRESSION_ERRORS", "ForwardReader", "open_decompressor", "read_ahead", "read_inline"]
 
 igzip: ModuleType | None
 try:
@@ -30,10 +30,10 @@ except ImportError:  # no wheel for this machine: the standard library's takes t
     igzip = None
 
 
-BROKEN: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.ZstdError)
+DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.ZstdError)
 """What the decoders raise on damaged input, beside EOFError, and OSError of gzip and bz2."""
 if igzip is not None:
-    BROKEN = (*BROKEN, cast("type[Exception]", isal_zlib.error))
+    DECOMPRESSION_ERRORS = (*DECOMPRESSION_ERRORS, cast("type[Exception]", isal_zlib.error))
 
 # Large enough that handing chunks from thread to thread costs nothing beside decompressing them.
 _CHUNK = 256 * 1024
@@ -135,7 +135,7 @@ class ForwardReader:
         self._tail = (self._tail + chunk[-_TAIL:])[-_TAIL:]
 
 
-def decoder(ending: str, file: IO[bytes]) -> IO[bytes]:
+def open_decompressor(ending: str, file: IO[bytes]) -> IO[bytes]:
     """What decompresses a file, by the ending of such archives."""
     match ending:
         case "tar.gz":
@@ -151,7 +151,7 @@ def decoder(ending: str, file: IO[bytes]) -> IO[bytes]:
 
 
 @contextmanager
-def read_plainly(file: IO[bytes]) -> Iterator[ForwardReader]:
+def read_inline(file: IO[bytes]) -> Iterator[ForwardReader]:
     """Read a stream in the thread that asks: for who needs but the beginning."""
     yield ForwardReader(_chunks(file))
 

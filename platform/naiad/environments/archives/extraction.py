@@ -15,11 +15,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from naiad.environments.archives.file_writers import Writers, set_mtime
-from naiad.environments.archives.formats import DAMAGE, Format, identify, members, unpacked_size
+from naiad.environments.archives.file_writers import FileWriters, set_mtime
+from naiad.environments.archives.formats import (
+    ARCHIVE_ERRORS,
+    ArchiveFormat,
+    detect_format,
+    iterate_members,
+    unpacked_size,
+)
 from naiad.environments.archives.member import Content, Entry, Kind, Member
-from naiad.environments.progress import Meter, Reporter
-from naiad.environments.store.file_digests import Written
+from naiad.environments.progress import ProgressMeter, ProgressReporter
+from naiad.environments.store.file_digests import UnpackedFile
 from naiad.errors import ExecutionEnvironmentError
 
 _CHUNK = 1024 * 1024
@@ -30,7 +36,7 @@ _NO_NAMES = frozenset(("", ".", ".."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ExtractionLimits:
     """How much an archive may unpack to. Generous: the largest environments in use are a few ten gigabytes.
 
     Attributes:
@@ -45,23 +51,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class ExtractionResult:
     """What came out: counts for the log, and each file for the store's record, by path below the folder."""
 
     entries: int
     total_bytes: int
-    written: Mapping[str, Written] = field(default_factory=dict, repr=False)
+    written: Mapping[str, UnpackedFile] = field(default_factory=dict, repr=False)
 
 
 def unpack(
     archive: Path,
     into: Path,
     *,
-    reporter: Reporter,
+    reporter: ProgressReporter,
     label: str = "",
-    limits: Limits | None = None,
+    limits: ExtractionLimits | None = None,
     size: int | None = None,
-) -> Unpacked:
+) -> ExtractionResult:
     """Unpack into an existing, empty folder; on an error the folder's content is the caller's to throw away.
 
     Args:
@@ -75,16 +81,16 @@ def unpack(
     Raises:
         ExecutionEnvironmentError: If the archive is damaged, unsafe or too large, or the disk is full.
     """
-    packed_with = identify(archive)
+    packed_with = detect_format(archive)
     packed_size = archive.stat().st_size
     _check_space(archive, into, size or unpacked_size(archive, packed_with) or packed_size)
     try:
         with (
-            Meter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter,
-            closing(members(archive, packed_with, meter.advance, ahead=True)) as entries,
-            Writers() as writers,
+            ProgressMeter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter,
+            closing(iterate_members(archive, packed_with, meter.advance, ahead=True)) as entries,
+            FileWriters() as writers,
         ):
-            unpacker = _Unpacker(archive, into, limits or Limits(), packed_size, writers)
+            unpacker = _Unpacker(archive, into, limits or ExtractionLimits(), packed_size, writers)
             for member, content in _readable(archive, entries, unpacker):
                 unpacker.add(member, content)
             unpacker.finish()
@@ -95,7 +101,7 @@ def unpack(
             f"cannot unpack {archive} into {into}: {error.strerror or error}"
             f"{f' ({error.filename})' if error.filename else ''}"
         ) from error
-    return Unpacked(unpacker.entries, unpacker.total_bytes, writers.written)
+    return ExtractionResult(unpacker.entries, unpacker.total_bytes, writers.written)
 
 
 def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> Iterator[Entry]:
@@ -103,8 +109,8 @@ def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> I
     while True:
         try:
             entry = next(entries, None)
-        except DAMAGE as error:
-            raise damaged(archive, unpacker.entries, error) from error
+        except ARCHIVE_ERRORS as error:
+            raise damaged_archive_error(archive, unpacker.entries, error) from error
         if entry is None:
             break
         yield entry
@@ -112,7 +118,7 @@ def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> I
         raise ExecutionEnvironmentError(f"the execution environment {archive} is an archive without any member")
 
 
-def damaged(archive: Path, entries: int, error: BaseException) -> ExecutionEnvironmentError:
+def damaged_archive_error(archive: Path, entries: int, error: BaseException) -> ExecutionEnvironmentError:
     """The error for an archive that cannot be read to its end."""
     return ExecutionEnvironmentError(
         f"the execution environment {archive} is truncated or damaged: reading it failed after {entries} members "
@@ -137,7 +143,9 @@ def _full(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironm
 class _Unpacker:
     """Writes members below one folder, and nothing outside it."""
 
-    def __init__(self, archive: Path, root: Path, limits: Limits, packed_size: int, writers: Writers) -> None:
+    def __init__(
+        self, archive: Path, root: Path, limits: ExtractionLimits, packed_size: int, writers: FileWriters
+    ) -> None:
         self.entries = 0
         self.total_bytes = 0
         self._archive = archive
@@ -265,13 +273,13 @@ class _Unpacker:
 
     def _require_whole(self, member: Member, size: int) -> None:
         if size != member.size:
-            raise damaged(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
+            raise damaged_archive_error(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
 
     def _read(self, content: Content) -> tuple[bytes | memoryview, ...]:
         try:
             return tuple(content.pieces(_CHUNK))
-        except DAMAGE as error:
-            raise damaged(self._archive, self.entries, error) from error
+        except ARCHIVE_ERRORS as error:
+            raise damaged_archive_error(self._archive, self.entries, error) from error
 
     def _symlink(self, member: Member, path: str) -> None:
         target = member.target
@@ -318,4 +326,4 @@ def _is_plain_file(path: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114
 
 
-__all__ = ["Format", "Limits", "Unpacked", "unpack"]
+__all__ = ["ArchiveFormat", "ExtractionLimits", "ExtractionResult", "unpack"]

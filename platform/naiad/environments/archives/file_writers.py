@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from naiad.environments.store.file_digests import HEAD_BYTES, Written
+from naiad.environments.store.file_digests import HEAD_BYTES, UnpackedFile
 
-__all__ = ["Writers", "set_mtime"]
+__all__ = ["FileWriters", "set_mtime"]
 
 _THREADS = 2
 _BATCH_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class _File(NamedTuple):
     mtime: float
 
 
-class Writers:
+class FileWriters:
     """Threads that write files while more of them are read. Used by one thread, as a context.
 
     Attributes:
@@ -44,7 +44,7 @@ class Writers:
     """
 
     def __init__(self) -> None:
-        self.written: dict[str, Written] = {}
+        self.written: dict[str, UnpackedFile] = {}
         # Permissions that files get as they are asked for; what the umask takes away is given in a call of its own.
         self._kept_modes: set[int] = set()
         self._batch: list[_File] = []
@@ -53,7 +53,7 @@ class Writers:
         self._error: BaseException | None = None
         self._threads = [threading.Thread(target=self._run, name="naiad-write", daemon=True) for _ in range(_THREADS)]
 
-    def __enter__(self) -> Writers:  # noqa: PYI034 - `Self` came with Python 3.11
+    def __enter__(self) -> FileWriters:  # noqa: PYI034 - `Self` came with Python 3.11
         for thread in self._threads:
             thread.start()
         return self
@@ -82,7 +82,9 @@ class Writers:
         if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_FILES:
             self._hand_over()
 
-    def write(self, path: str, name: str, pieces: Iterable[bytes | memoryview], mode: int, mtime: float) -> Written:
+    def write(
+        self, path: str, name: str, pieces: Iterable[bytes | memoryview], mode: int, mtime: float
+    ) -> UnpackedFile:
         """Write a new file at once.
 
         Raises:
@@ -104,7 +106,7 @@ class Writers:
             mtime_ns = set_mtime(descriptor, mtime)
         finally:
             os.close(descriptor)
-        self.written[name] = written = Written(
+        self.written[name] = written = UnpackedFile(
             size, mtime_ns, digest.hexdigest(), head if name.endswith(".pyc") else b""
         )
         return written

@@ -19,17 +19,17 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
-from naiad.environments.archives.decompression import BROKEN, decoder, read_ahead, read_plainly
+from naiad.environments.archives.decompression import DECOMPRESSION_ERRORS, open_decompressor, read_ahead, read_inline
 from naiad.environments.archives.member import Entry, FileContent, Kind, Member
 from naiad.environments.archives.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError
 
 # What the decoders raise on damaged input. OSError is gzip's and bz2's way to say "this is not what I read";
 # `archive` tells it from a full disk because only reading happens under this tuple.
-DAMAGE: tuple[type[Exception], ...] = (
+ARCHIVE_ERRORS: tuple[type[Exception], ...] = (
     tarfile.TarError,
     zipfile.BadZipFile,
-    *BROKEN,
+    *DECOMPRESSION_ERRORS,
     EOFError,
     OSError,
     RuntimeError,
@@ -41,7 +41,7 @@ _BUFFER = 256 * 1024
 _EXTENDED_TIMESTAMP = 0x5455
 
 
-class Format(enum.Enum):
+class ArchiveFormat(enum.Enum):
     """What an archive is packed with; the value is its name in messages."""
 
     TAR = "tar"
@@ -53,17 +53,17 @@ class Format(enum.Enum):
 
 
 _MAGIC = (
-    (b"\x1f\x8b", Format.GZIP),
-    (b"BZh", Format.BZIP2),
-    (b"\xfd7zXZ\x00", Format.XZ),
-    (b"\x28\xb5\x2f\xfd", Format.ZSTD),
-    (b"PK\x03\x04", Format.ZIP),
-    (b"PK\x05\x06", Format.ZIP),
+    (b"\x1f\x8b", ArchiveFormat.GZIP),
+    (b"BZh", ArchiveFormat.BZIP2),
+    (b"\xfd7zXZ\x00", ArchiveFormat.XZ),
+    (b"\x28\xb5\x2f\xfd", ArchiveFormat.ZSTD),
+    (b"PK\x03\x04", ArchiveFormat.ZIP),
+    (b"PK\x05\x06", ArchiveFormat.ZIP),
 )
 _KNOWN_OTHERS = ((b"hsqs", "a squashfs image"), (b"7z\xbc\xaf", "a 7z archive"), (b"Rar!", "a rar archive"))
 
 
-def identify(path: Path) -> Format:
+def detect_format(path: Path) -> ArchiveFormat:
     """Say what an archive is packed with.
 
     Raises:
@@ -80,7 +80,7 @@ def identify(path: Path) -> Format:
         if head.startswith(magic):
             return packed_with
     if _is_tar_header(head):
-        return Format.TAR
+        return ArchiveFormat.TAR
     what = next((name for magic, name in _KNOWN_OTHERS if head.startswith(magic)), "")
     found = what or ("empty" if not head else f"no archive (its first bytes are {head[:4].hex(' ')})")
     raise ExecutionEnvironmentError(
@@ -100,21 +100,21 @@ def _is_tar_header(head: bytes) -> bool:
     return True
 
 
-def unpacked_size(path: Path, packed_with: Format) -> int | None:
+def unpacked_size(path: Path, packed_with: ArchiveFormat) -> int | None:
     """Bytes the content will need, as far as the archive says so cheaply. A hint: an archive can lie."""
     try:
-        if packed_with is Format.TAR:
+        if packed_with is ArchiveFormat.TAR:
             return path.stat().st_size
-        if packed_with is Format.ZIP:
+        if packed_with is ArchiveFormat.ZIP:
             with zipfile.ZipFile(path) as archive:
                 return sum(info.file_size for info in archive.infolist())
-        if packed_with is Format.GZIP:
+        if packed_with is ArchiveFormat.GZIP:
             return _gzip_size(path)
-        if packed_with is Format.ZSTD:
+        if packed_with is ArchiveFormat.ZSTD:
             with path.open("rb") as file:
                 size = zstandard.frame_content_size(file.read(64))
             return size if size > 0 else None
-    except DAMAGE:
+    except ARCHIVE_ERRORS:
         return None  # the unpacking itself will say what is wrong, and where
     return None
 
@@ -145,8 +145,8 @@ class _CountedFile(io.RawIOBase):
         return count
 
 
-def members(
-    path: Path, packed_with: Format, advance: Callable[[int], None], *, ahead: bool = False
+def iterate_members(
+    path: Path, packed_with: ArchiveFormat, advance: Callable[[int], None], *, ahead: bool = False
 ) -> Generator[Entry, None, None]:
     """Every member with its content, in the archive's order; a content must be read before the next is asked for.
 
@@ -157,15 +157,18 @@ def members(
         ahead: Whether to decompress in a thread of its own, for who wants it all.
 
     Raises:
-        One of `DAMAGE`: If the archive is damaged.
+        One of `ARCHIVE_ERRORS`: If the archive is damaged.
     """
     with path.open("rb") as file:
-        if packed_with is Format.ZIP:
+        if packed_with is ArchiveFormat.ZIP:
             yield from _zip_members(file, advance)
         else:
             counted = io.BufferedReader(_CountedFile(file, advance), _BUFFER)
-            read = read_ahead if ahead else read_plainly
-            with closing(decoder(packed_with.value, cast("IO[bytes]", counted))) as decoded, read(decoded) as reader:
+            read = read_ahead if ahead else read_inline
+            with (
+                closing(open_decompressor(packed_with.value, cast("IO[bytes]", counted))) as decoded,
+                read(decoded) as reader,
+            ):
                 yield from tar_members(reader)
 
 

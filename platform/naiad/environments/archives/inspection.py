@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
-from naiad.environments.archives.extraction import damaged
-from naiad.environments.archives.formats import DAMAGE, Format, identify, members
+from naiad.environments.archives.extraction import damaged_archive_error
+from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Package, read_manifest
 from naiad.environments.archives.member import Content, Kind, Member
-from naiad.environments.archives.signatures import signers_of
-from naiad.environments.installed_packages import packages_in
-from naiad.environments.progress import Reporter
+from naiad.environments.archives.signatures import list_signers
+from naiad.environments.installed_packages import list_packages
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.record import read_record
 from naiad.environments.store.store import Store
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.executables import HEADER_BYTES, Executable, parse_header
-from naiad.interpreters.prefix import ask_with_libraries, require_interpreter
-from naiad.interpreters.probe import ask
+from naiad.interpreters.prefix import probe_with_libraries, require_interpreter
+from naiad.interpreters.probe import probe_interpreter
 from naiad.interpreters.versions import version_text
 
 __all__ = ["ArchiveFacts", "Inspection", "inspect_environment", "read_facts"]
@@ -70,7 +70,7 @@ class Inspection:
     entry: StoreEntry | None = None
 
 
-def inspect_environment(text: str, root: Path, reporter: Reporter) -> Inspection:
+def inspect_environment(text: str, root: Path, reporter: ProgressReporter) -> Inspection:
     """What an environment is that a person names: an archive, a directory, or an entry by its digest.
 
     Args:
@@ -104,14 +104,14 @@ def _entry(entry: StoreEntry) -> Inspection:
         abi=stored.interpreter.abi,
         platform=entry.platform,
         numpy=stored.interpreter.numpy or "",
-        packages=packages_in(stored.prefix),
+        packages=list_packages(stored.prefix),
         entry=entry,
     )
 
 
 def _directory(path: Path) -> Inspection:
     where = f"the execution environment {path}"
-    found, _ = ask_with_libraries(require_interpreter(path, where=where), path, ask)
+    found, _ = probe_with_libraries(require_interpreter(path, where=where), path, probe_interpreter)
     files = [file.lstat().st_size for file in path.rglob("*") if not file.is_dir()]
     return Inspection(
         source=str(path),
@@ -122,12 +122,12 @@ def _directory(path: Path) -> Inspection:
         abi=found.abi,
         platform=found.platform,
         numpy=found.numpy or "",
-        packages=packages_in(path),
+        packages=list_packages(path),
     )
 
 
-def _archive(path: Path, root: Path, reporter: Reporter) -> Inspection:
-    packed_with = identify(path)
+def _archive(path: Path, root: Path, reporter: ProgressReporter) -> Inspection:
+    packed_with = detect_format(path)
     digest = Store(root, reporter).content(path).digest
     entry = next((entry for entry in read_entries(root) if entry.digest == digest), None)
     manifest = read_manifest(path)
@@ -149,12 +149,12 @@ def _archive(path: Path, root: Path, reporter: Reporter) -> Inspection:
         numpy=_numpy(manifest.packages),
         packages=manifest.packages,
         recipe=tuple(sorted(manifest.recipe.items())),
-        signed_by=signers_of(path, digest),
+        signed_by=list_signers(path, digest),
         entry=entry,
     )
 
 
-def _without_manifest(path: Path, packed_with: Format, digest: str, entry: StoreEntry | None) -> Inspection:
+def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry: StoreEntry | None) -> Inspection:
     facts = read_facts(path, packed_with)
     packages = tuple(package for _, package in sorted(facts.packages.items()))
     return Inspection(
@@ -169,7 +169,7 @@ def _without_manifest(path: Path, packed_with: Format, digest: str, entry: Store
         platform=_platform(facts.executable),
         numpy=_numpy(packages),
         packages=packages,
-        signed_by=signers_of(path, digest),
+        signed_by=list_signers(path, digest),
         entry=entry,
     )
 
@@ -256,7 +256,7 @@ class ArchiveFacts:
             self.packages[key] = package
 
 
-def read_facts(archive: Path, packed_with: Format) -> ArchiveFacts:
+def read_facts(archive: Path, packed_with: ArchiveFormat) -> ArchiveFacts:
     """Read an archive to its end.
 
     Raises:
@@ -264,8 +264,8 @@ def read_facts(archive: Path, packed_with: Format) -> ArchiveFacts:
     """
     facts = ArchiveFacts()
     try:
-        for member, content in members(archive, packed_with, lambda _: None):
+        for member, content in iterate_members(archive, packed_with, lambda _: None):
             facts.add(member, content)
-    except DAMAGE as error:
-        raise damaged(archive, facts.members, error) from error
+    except ARCHIVE_ERRORS as error:
+        raise damaged_archive_error(archive, facts.members, error) from error
     return facts

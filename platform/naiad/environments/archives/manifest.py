@@ -13,11 +13,19 @@ from typing import Any, Protocol
 
 from packaging.version import InvalidVersion, Version
 
-from naiad.environments.archives.extraction import damaged
-from naiad.environments.archives.formats import DAMAGE, identify, members
+from naiad.environments.archives.extraction import damaged_archive_error
+from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["MANIFEST_NAME", "Machine", "Manifest", "Package", "host_platform", "read_manifest", "require_usable_here"]
+__all__ = [
+    "MANIFEST_NAME",
+    "Machine",
+    "Manifest",
+    "Package",
+    "host_platform",
+    "read_manifest",
+    "require_compatible_host",
+]
 
 MANIFEST_NAME = "naiad-environment.json"
 _FORMAT = 1
@@ -105,16 +113,16 @@ def read_manifest(archive: Path) -> Manifest | None:
         ExecutionEnvironmentError: It cannot be read, or its manifest is of another version or broken.
     """
     try:
-        for member, content in members(archive, identify(archive), lambda _: None):
+        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
             if member.name.removeprefix("./") != MANIFEST_NAME or content is None:
                 return None
             return _parse(archive, content.read(_LARGEST))
-    except DAMAGE as error:
-        raise damaged(archive, 0, error) from error
+    except ARCHIVE_ERRORS as error:
+        raise damaged_archive_error(archive, 0, error) from error
     return None
 
 
-def require_usable_here(manifest: Machine, *, where: str) -> None:
+def require_compatible_host(manifest: Machine, *, where: str) -> None:
     """Refuse what was made for other machines than this one.
 
     Raises:

@@ -28,12 +28,12 @@ else:
 __all__ = [
     "SIGNATURE_SUFFIX",
     "Signatures",
-    "Trust",
+    "TrustedKeys",
     "create_key",
+    "list_signers",
     "read_signatures",
-    "read_trust",
+    "read_trusted_keys",
     "sign",
-    "signers_of",
 ]
 
 SIGNATURE_SUFFIX = ".sig"
@@ -67,7 +67,7 @@ class Signatures:
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TrustedKeys:
     """Whose signatures count.
 
     Attributes:
@@ -106,7 +106,7 @@ class Trust:
             "file was altered: bring the one that `naiad env sign` wrote"
         )
 
-    def check_archive(self, archive: Path, digest: str) -> str:
+    def verify_local_archive(self, archive: Path, digest: str) -> str:
         """The same for an archive of this machine, whose signatures lie beside it."""
         where = f"the execution environment {archive}"
         place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
@@ -117,7 +117,7 @@ class Trust:
         return self.check(read_signatures(data, where, str(place)), digest, where)
 
 
-def read_trust(path: Path) -> Trust:
+def read_trusted_keys(path: Path) -> TrustedKeys:
     """Read the file of trusted keys.
 
     Raises:
@@ -131,7 +131,7 @@ def read_trust(path: Path) -> Trust:
     except ValueError as error:
         raise ExecutionEnvironmentError(f"cannot read the trusted keys in {path}: {error}") from error
     found = [_key(entry, path) for entry in _entries(content, path)]
-    return Trust(
+    return TrustedKeys(
         path, {_key_id(public): public for _, public in found}, {_key_id(public): name for name, public in found}
     )
 
@@ -160,7 +160,7 @@ def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
     raise ExecutionEnvironmentError(f"{where} is refused: {place} is no signature; `naiad env sign` writes one")
 
 
-def signers_of(archive: Path, digest: str) -> tuple[str, ...]:
+def list_signers(archive: Path, digest: str) -> tuple[str, ...]:
     """Ids of the keys that say they signed an archive; nothing is checked, for people to look at."""
     place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
     with contextlib.suppress(OSError, ExecutionEnvironmentError):

@@ -25,7 +25,7 @@ from naiad.environments.building.lockfiles import read_head
 from naiad.environments.building.recipe import LOCK_FILE, Preference, Recipe
 from naiad.environments.building.relocation import relocate_binaries, relocate_texts
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
-from naiad.interpreters.discovery import find_interpreter, found_interpreters
+from naiad.interpreters.discovery import find_interpreter, list_interpreters
 from naiad.interpreters.versions import matches
 
 __all__ = ["BaseInterpreter", "choose", "copy_base", "find_base", "inspect_base", "installed_minors", "wishes"]
@@ -249,7 +249,7 @@ def installed_minors(versions: SpecifierSet) -> list[str]:
     Raises:
         InterpreterNotFoundError: There is none.
     """
-    found = {one.version for one in found_interpreters(_cache()) if matches(versions, one.version)}
+    found = {one.version for one in list_interpreters(_cache()) if matches(versions, one.version)}
     if not found:
         find_interpreter(versions, _cache(), need_numpy=False)  # says what was looked at
     return [f"{major}.{minor}" for major, minor in sorted({version[:2] for version in found})]

@@ -22,12 +22,12 @@ from naiad.environments.building.elf import newest_glibc
 from naiad.environments.building.installers import InstallOptions, download, install
 from naiad.environments.building.recipe import Recipe, copy_recipe, read_recipe
 from naiad.environments.building.relocation import relocate_binaries
-from naiad.environments.building.requirements import Wanted, wanted
+from naiad.environments.building.requirements import Requirements, wanted
 from naiad.environments.bytecode import compile_environment
-from naiad.environments.installed_packages import packages_in
-from naiad.environments.progress import LogReporter, Reporter
+from naiad.environments.installed_packages import list_packages
+from naiad.environments.progress import LogReporter, ProgressReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
-from naiad.interpreters.probe import ask
+from naiad.interpreters.probe import probe_interpreter
 
 __all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
 
@@ -55,10 +55,10 @@ class BuiltEnvironment:
 class _Installing:
     """What is to be installed, and how."""
 
-    wanted: Wanted | None
+    wanted: Requirements | None
     options: InstallOptions
     progress: Callable[[str], None]
-    reporter: Reporter
+    reporter: ProgressReporter
 
 
 def build(
@@ -68,7 +68,7 @@ def build(
     python: str | None = None,
     options: InstallOptions | None = None,
     progress: Callable[[str], None] = lambda _: None,
-    reporter: Reporter | None = None,
+    reporter: ProgressReporter | None = None,
 ) -> BuiltEnvironment:
     """Build the environment of a recipe.
 
@@ -108,7 +108,7 @@ def _prepared(
     python: str | None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: Reporter,
+    reporter: ProgressReporter,
 ) -> Callable[[], tuple[Path, BaseInterpreter]]:
     """What makes the environment, once everything is checked that can be before anything is made."""
     if recipe.conda is not None:
@@ -127,7 +127,7 @@ def fetch_wheels(
     *,
     python: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
-    reporter: Reporter | None = None,
+    reporter: ProgressReporter | None = None,
 ) -> str:
     """Fetch what building a recipe would install; the version of Python that it is for.
 
@@ -199,7 +199,7 @@ def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None
     refusal = f"the Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix}"
     advice = "use another interpreter of that version, such as one of pyenv or uv"
     try:
-        itself = ask(python)
+        itself = probe_interpreter(python)
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{refusal} does not run by itself ({error.message}); {advice}") from error
     places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
@@ -246,5 +246,5 @@ def _missing_folders(prefix: Path) -> list[Path]:
 def _built_in(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
     """What was built in a prefix, as it is now."""
     has_conda = base.prefix == prefix
-    packages = tuple((one.name, one.version) for one in packages_in(prefix) if has_conda or one.source == "python")
+    packages = tuple((one.name, one.version) for one in list_packages(prefix) if has_conda or one.source == "python")
     return BuiltEnvironment(prefix, python, base.version, base.executable, packages)

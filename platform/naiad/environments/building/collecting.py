@@ -20,9 +20,9 @@ from pathlib import Path
 import conda_pack
 from conda_pack.core import Packer
 
-from naiad.environments.archives.archive_writer import MTIME, Packed
-from naiad.environments.bytecode import HEADER, Job, compile_files
-from naiad.environments.installed_packages import without_machine_parts
+from naiad.environments.archives.archive_writer import MTIME, OutputMember
+from naiad.environments.bytecode import HEADER, CompileJob, compile_files
+from naiad.environments.installed_packages import normalize_record
 
 __all__ = ["PLACEHOLDER", "collect"]
 
@@ -47,7 +47,7 @@ _START = b"""#!/bin/sh
 """
 
 
-def collect(prefix: Path, python: Path) -> tuple[list[Packed], tuple[str, ...]]:
+def collect(prefix: Path, python: Path) -> tuple[list[OutputMember], tuple[str, ...]]:
     """The members for an archive of a conda environment, in order of their names, and what conda-pack warned of.
 
     Raises:
@@ -79,13 +79,13 @@ class _Sink:
     """Stands where conda-pack expects an archive, and remembers what is added."""
 
     def __init__(self) -> None:
-        self.members: dict[str, Packed] = {}
+        self.members: dict[str, OutputMember] = {}
 
     def add(self, source: str, target: str) -> None:
         """Take a file or a link as it is."""
         facts = os.lstat(source)
         if stat.S_ISLNK(facts.st_mode):
-            self.members[target] = Packed(name=target, link=os.readlink(source))  # noqa: PTH115 - as it is written
+            self.members[target] = OutputMember(name=target, link=os.readlink(source))  # noqa: PTH115 - as it is written
         elif stat.S_ISREG(facts.st_mode):
             data = Path(source).read_bytes() if target in _WRITTEN else None
             self._take(target, facts, source=None if data is not None else Path(source), data=data)
@@ -102,7 +102,7 @@ class _Sink:
         self, target: str, facts: os.stat_result, *, source: Path | None = None, data: bytes | None = None
     ) -> None:
         executable = bool(facts.st_mode & 0o111)
-        self.members[target] = Packed(name=target, source=source, data=data, executable=executable)
+        self.members[target] = OutputMember(name=target, source=source, data=data, executable=executable)
 
 
 def _settle(sink: _Sink, prefix: Path, target: str, placeholder: str, mode: str) -> bool:
@@ -143,7 +143,7 @@ def _settle_records(sink: _Sink, prefix: Path) -> None:
         if name == _HISTORY:
             sink.members[name] = replace(member, data=_history(sink), source=None)
         elif name.endswith(".dist-info/RECORD"):
-            text = without_machine_parts(member.read().decode("utf-8", "surrogateescape"))
+            text = normalize_record(member.read().decode("utf-8", "surrogateescape"))
             sink.members[name] = replace(member, data=text.encode("utf-8", "surrogateescape"), source=None)
         elif name.startswith("conda-meta/") or name == "info/paths.json":
             data = _without_results(member.read()).replace(os.fsencode(prefix), PLACEHOLDER.encode())
@@ -188,13 +188,13 @@ def _settle_bytecode(sink: _Sink, prefix: Path, python: Path) -> None:
                 sink.members[name] = replace(member, data=_with_time(data, source.source), source=None)
 
 
-def _bytecode_with_prefix(sink: _Sink, prefix: Path, folder: Path) -> Iterator[Job]:
+def _bytecode_with_prefix(sink: _Sink, prefix: Path, folder: Path) -> Iterator[CompileJob]:
     for name, member in sink.members.items():
         if not name.endswith(".pyc") or member.link is not None:
             continue
         source = sink.members.get(_source_of(name))
         if source is not None and source.source is not None and os.fsencode(prefix) in member.read():
-            yield Job(source.source, folder / name, source.name)
+            yield CompileJob(source.source, folder / name, source.name)
 
 
 def _source_of(bytecode: str) -> str:

@@ -13,13 +13,13 @@ from naiad.config.server.store_location import find_store
 from naiad.environments.building.base_interpreter import BaseInterpreter, inspect_base
 from naiad.environments.building.installers import InstallOptions, install
 from naiad.environments.building.recipe import Recipe, copy_recipe
-from naiad.environments.building.requirements import Wanted
+from naiad.environments.building.requirements import Requirements
 from naiad.environments.bytecode import compile_environment
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
-from naiad.interpreters.prefix import interpreter_of
+from naiad.interpreters.prefix import find_interpreter_in
 
-__all__ = ["CondaWish", "build_conda", "install_conda", "python_spec", "read_environment_yml"]
+__all__ = ["CondaEnvironmentFile", "build_conda", "install_conda", "python_spec", "read_environment_yml"]
 
 _KEYS = ("name", "prefix", "channels", "dependencies", "variables", "platforms")
 _DEFAULT_CHANNELS = ("conda-forge",)
@@ -27,7 +27,7 @@ _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 
 
 @dataclass(frozen=True, slots=True)
-class CondaWish:
+class CondaEnvironmentFile:
     """What an `environment.yml` asks for.
 
     Attributes:
@@ -43,7 +43,7 @@ class CondaWish:
     variables: dict[str, str]
 
 
-def read_environment_yml(file: Path) -> CondaWish:
+def read_environment_yml(file: Path) -> CondaEnvironmentFile:
     """Read a file.
 
     Raises:
@@ -72,7 +72,7 @@ class _Reader:
         self._file = file
         self._table = table
 
-    def wish(self) -> CondaWish:
+    def wish(self) -> CondaEnvironmentFile:
         dependencies = self._list("dependencies")
         specs = tuple(spec for spec in dependencies if isinstance(spec, str))
         pip = [line for part in dependencies if isinstance(part, dict) for line in self._pip_lines(part)]
@@ -80,7 +80,7 @@ class _Reader:
         if not isinstance(variables, dict):
             raise self._wrong("'variables' must be names with values")
         channels = tuple(map(self._channel, self._list("channels"))) or _DEFAULT_CHANNELS
-        return CondaWish(
+        return CondaEnvironmentFile(
             # conda's word for "and no others", which is so here anyway.
             channels=tuple(channel for channel in channels if channel != "nodefaults"),
             # pip is asked for where there are lines for it; ours does not live in the environment.
@@ -114,7 +114,7 @@ class _Reader:
 
 
 def install_conda(
-    recipe: Recipe, wish: CondaWish, prefix: Path, *, offline: bool, progress: Callable[[str], None]
+    recipe: Recipe, wish: CondaEnvironmentFile, prefix: Path, *, offline: bool, progress: Callable[[str], None]
 ) -> None:
     """Solve what is wished for, and install it into a new folder.
 
@@ -161,7 +161,7 @@ def python_spec(versions: str) -> str:
     return f"python {versions}"
 
 
-def _require_here(recipe: Recipe, wish: CondaWish) -> None:
+def _require_here(recipe: Recipe, wish: CondaEnvironmentFile) -> None:
     for channel in wish.channels:
         if not channel.startswith("file:"):
             raise ExecutionEnvironmentError(
@@ -177,7 +177,7 @@ def build_conda(
     python: str | None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: Reporter,
+    reporter: ProgressReporter,
 ) -> tuple[Path, BaseInterpreter]:
     """Build in the empty folder `prefix`.
 
@@ -193,14 +193,14 @@ def build_conda(
     history = prefix / "conda-meta" / "history"
     text = history.read_bytes() if history.is_file() else b""
     history.unlink(missing_ok=True)
-    executable = interpreter_of(prefix)
+    executable = find_interpreter_in(prefix)
     if executable is None:
         raise ExecutionEnvironmentError(
             f"cannot build '{recipe.name}': {recipe.conda} names no Python; add 'python' to its dependencies"
         )
     base = inspect_base(executable)
     if wish.requirements:
-        wanted = Wanted("\n".join(wish.requirements) + "\n", recipe.conda, complete=False, hashed=False)
+        wanted = Requirements("\n".join(wish.requirements) + "\n", recipe.conda, complete=False, hashed=False)
         progress(f"installing {len(wish.requirements)} requirements with pip")
         install(recipe.name, wanted, base, executable, options, progress, reporter)
     progress("compiling")
@@ -210,7 +210,7 @@ def build_conda(
     return executable, base
 
 
-def _with_python(recipe: Recipe, wish: CondaWish, python: str | None) -> CondaWish:
+def _with_python(recipe: Recipe, wish: CondaEnvironmentFile, python: str | None) -> CondaEnvironmentFile:
     """The wish with the recipe's own versions of Python, and the one that is asked for."""
     if python is not None and "/" in python:
         raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")

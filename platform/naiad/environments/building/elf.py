@@ -18,10 +18,10 @@ from naiad.errors import ExecutionEnvironmentError
 
 __all__ = [
     "DynamicSection",
-    "dynamic_facts",
     "newest_glibc",
     "overwrite_search_path",
     "read_dynamic_section",
+    "read_dynamic_values",
     "required_versions",
     "string_at",
 ]
@@ -57,7 +57,7 @@ def read_dynamic_section(path: Path) -> DynamicSection | None:
         return None
 
 
-def dynamic_facts(path: Path) -> tuple[bytes, dict[int, int], Callable[[int], int | None]] | None:
+def read_dynamic_values(path: Path) -> tuple[bytes, dict[int, int], Callable[[int], int | None]] | None:
     """A file's bytes, the first value of each tag of its dynamic section, and what finds an address in the bytes."""
     data = _elf(path)
     try:
@@ -160,7 +160,7 @@ _GLIBC = "GLIBC_"
 
 def required_versions(path: Path) -> frozenset[tuple[str, str]]:
     """Library and version of the symbols that a file needs: `("libc.so.6", "GLIBC_2.17")`. Empty for other files."""
-    facts = dynamic_facts(path)
+    facts = read_dynamic_values(path)
     if facts is None:
         return frozenset()
     data, values, offset_of = facts

@@ -19,16 +19,16 @@ from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.environments.building.base_interpreter import BaseInterpreter
-from naiad.environments.building.requirements import Wanted
-from naiad.environments.progress import Progress, Reporter
+from naiad.environments.building.requirements import Requirements
+from naiad.environments.progress import ProgressEvent, ProgressReporter
 from naiad.errors import ExecutionEnvironmentError, OptionError
 
 __all__ = [
     "INSTALLERS",
     "InstallOptions",
-    "blamed_package",
     "clean_environ",
     "download",
+    "find_failed_requirement",
     "find_pip",
     "find_uv",
     "install",
@@ -83,12 +83,12 @@ class InstallOptions:
 
 def install(
     name: str,
-    wanted: Wanted,
+    wanted: Requirements,
     base: BaseInterpreter,
     python: Path,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: Reporter,
+    reporter: ProgressReporter,
 ) -> None:
     """Install requirements into the prefix of `python`.
 
@@ -119,11 +119,11 @@ def install(
 
 def download(
     name: str,
-    wanted: Wanted,
+    wanted: Requirements,
     base: BaseInterpreter,
     folder: Path,
     progress: Callable[[str], None],
-    reporter: Reporter,
+    reporter: ProgressReporter,
 ) -> None:
     """Put the wheels of requirements into a folder, for `install` on machines that reach no index.
 
@@ -136,11 +136,11 @@ def download(
 
 def run_installer(
     name: str,
-    wanted: Wanted,
+    wanted: Requirements,
     command: list[str],
     environ: dict[str, str],
     progress: Callable[[str], None],
-    reporter: Reporter,
+    reporter: ProgressReporter,
     *,
     requirements_flag: str = "-r",
 ) -> None:
@@ -179,7 +179,7 @@ def run_installer(
         raise _failure(name, wanted, Path(command[0]).name, watch.lines)
 
 
-def blamed_package(lines: list[str]) -> str | None:
+def find_failed_requirement(lines: list[str]) -> str | None:
     """The requirement that an installer's output says it failed on, if it says so."""
     output = "\n".join(lines)
     for pattern in _BLAME:
@@ -203,8 +203,8 @@ def _places(options: InstallOptions, uv: Path | None) -> list[str]:
     return [*nowhere_else, *(f"--find-links={folder.resolve()}" for folder in options.wheels)]
 
 
-def _failure(name: str, wanted: Wanted, program: str, lines: list[str]) -> ExecutionEnvironmentError:
-    what = blamed_package(lines) or "the requirements"
+def _failure(name: str, wanted: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
+    what = find_failed_requirement(lines) or "the requirements"
     # Warnings about unused indexes would push out what matters.
     telling = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
     last = "\n  ".join(telling[-_LAST_LINES:])
@@ -217,7 +217,7 @@ def _failure(name: str, wanted: Wanted, program: str, lines: list[str]) -> Execu
 class _Watch:
     """Reads what an installer prints: steps for people, and how far the file is that it downloads."""
 
-    def __init__(self, progress: Callable[[str], None], reporter: Reporter) -> None:
+    def __init__(self, progress: Callable[[str], None], reporter: ProgressReporter) -> None:
         self.lines: list[str] = []
         self._progress = progress
         self._reporter = reporter
@@ -246,7 +246,7 @@ class _Watch:
         self._done = self._total = 0
 
     def _tell(self, *, finished: bool) -> None:
-        event = Progress(
+        event = ProgressEvent(
             step="downloading",
             label="",
             path=Path(self._file),

@@ -24,7 +24,7 @@ from naiad.environments.building.installers import (
 )
 from naiad.environments.building.lockfiles import Pin, lock_text
 from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
-from naiad.environments.building.requirements import Wanted, declared
+from naiad.environments.building.requirements import Requirements, declared
 from naiad.environments.progress import LogReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
@@ -78,7 +78,9 @@ def lock(
     return file, chosen
 
 
-def _resolve(recipe: Recipe, wanted: Wanted, minor: str, progress: Callable[[str], None], *, here: bool) -> list[Pin]:
+def _resolve(
+    recipe: Recipe, wanted: Requirements, minor: str, progress: Callable[[str], None], *, here: bool
+) -> list[Pin]:
     """What would be installed under a Python into nothing: asked of pip, or of uv for a Python that is elsewhere."""
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as folder:
         uv = None if here else find_uv()

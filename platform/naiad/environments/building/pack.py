@@ -16,19 +16,19 @@ from pathlib import Path
 
 import conda_pack
 
-from naiad.environments.archives.archive_writer import FORMATS, Packed, write_archive
+from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, host_platform
 from naiad.environments.building.collecting import collect
 from naiad.environments.building.conda_meta import CHANNEL
 from naiad.environments.building.elf import newest_glibc
 from naiad.environments.building.recipe import RECIPE_FOLDER
-from naiad.environments.building.self_contained import make_whole
-from naiad.environments.installed_packages import packages_in
-from naiad.environments.progress import LogReporter, Meter, Reporter
+from naiad.environments.building.self_contained import make_self_contained
+from naiad.environments.installed_packages import list_packages
+from naiad.environments.progress import LogReporter, ProgressMeter, ProgressReporter
 from naiad.environments.store.placement import spread
 from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import interpreter_of
-from naiad.interpreters.probe import Interpreter, ask
+from naiad.interpreters.prefix import find_interpreter_in
+from naiad.interpreters.probe import Interpreter, probe_interpreter
 from naiad.interpreters.versions import version_text
 
 __all__ = ["PackedEnvironment", "default_output", "describe", "pack"]
@@ -75,7 +75,7 @@ def pack(
     *,
     format: str | None = None,  # noqa: A002 - the option's name
     force: bool = False,
-    reporter: Reporter | None = None,
+    reporter: ProgressReporter | None = None,
 ) -> PackedEnvironment:
     """Pack an environment: conda's, a venv, one that `naiad env build` made, or a Python with its packages.
 
@@ -99,8 +99,10 @@ def pack(
         with _staged(output) as unfinished, _made_whole(prefix, unfinished.parent) as whole:
             members, warnings = collect(whole, whole / "bin" / "python")
             manifest = describe(whole, members, made_from=_kind(prefix))
-            first = Packed(name=MANIFEST_NAME, data=manifest.as_bytes())
-            with Meter(reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size) as meter:
+            first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
+            with ProgressMeter(
+                reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size
+            ) as meter:
                 write_archive(unfinished, chosen, [first, *members], meter.advance)
     except conda_pack.CondaPackException as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: {_advice(str(error))}") from error
@@ -146,7 +148,7 @@ def _made_whole(prefix: Path, scratch: Path) -> Iterator[Path]:
                     f"cannot pack {prefix}: it has no conda-meta/history, as where building it was interrupted; "
                     "build it anew with `naiad env build`"
                 )
-            if interpreter_of(prefix) is None:
+            if find_interpreter_in(prefix) is None:
                 raise ExecutionEnvironmentError(
                     f"cannot pack {prefix}: it is neither a conda environment nor a venv nor made by "
                     "`naiad env build`, and has no bin/python; build one with `naiad env build`"
@@ -162,7 +164,7 @@ def _made_whole(prefix: Path, scratch: Path) -> Iterator[Path]:
             return
     whole = scratch.resolve() / "whole"
     whole.mkdir()
-    make_whole(prefix, whole)
+    make_self_contained(prefix, whole)
     yield whole
 
 
@@ -207,7 +209,7 @@ def _advice(said: str) -> str:
     return said.strip()
 
 
-def describe(prefix: Path, members: Sequence[Packed], *, made_from: str) -> Manifest:
+def describe(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
     """The manifest for these members, which are what is packed of `prefix`.
 
     Raises:
@@ -222,7 +224,7 @@ def describe(prefix: Path, members: Sequence[Packed], *, made_from: str) -> Mani
         glibc=newest_glibc(_sources(members)),
         python=version_text(asked.version) if asked else "",
         abi=asked.abi if asked else "",
-        packages=packages_in(prefix),
+        packages=list_packages(prefix),
         files=len(members),
         size=sum(member.size for member in members),
         recipe=_digests(recipe),
@@ -232,12 +234,12 @@ def describe(prefix: Path, members: Sequence[Packed], *, made_from: str) -> Mani
 def _ask(prefix: Path) -> Interpreter | None:
     """What its interpreter is; None for an environment without one, which conda allows."""
     try:
-        return ask(prefix / "bin" / "python")
+        return probe_interpreter(prefix / "bin" / "python")
     except ExecutionEnvironmentError:
         return None
 
 
-def _sources(members: Sequence[Packed]) -> Iterator[Path]:
+def _sources(members: Sequence[OutputMember]) -> Iterator[Path]:
     return (member.source for member in members if member.source is not None)
 
 

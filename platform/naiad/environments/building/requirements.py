@@ -18,11 +18,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Wanted", "declared", "wanted"]
+__all__ = ["Requirements", "declared", "wanted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """Requirements to install.
 
     Attributes:
@@ -38,7 +38,7 @@ class Wanted:
     hashed: bool
 
 
-def wanted(recipe: Recipe, python: str) -> Wanted | None:
+def wanted(recipe: Recipe, python: str) -> Requirements | None:
     """What is to be installed under a Python, from the lock where there is one; None if nothing is.
 
     Raises:
@@ -52,10 +52,10 @@ def wanted(recipe: Recipe, python: str) -> Wanted | None:
     else:
         pins = read_foreign_lock(recipe.lock, python, recipe.extras)
         text = "".join(map(_line, pins))
-    return Wanted(text, recipe.lock, complete=True, hashed=True)
+    return Requirements(text, recipe.lock, complete=True, hashed=True)
 
 
-def declared(recipe: Recipe) -> Wanted | None:
+def declared(recipe: Recipe) -> Requirements | None:
     """What the recipe says itself, without any lock.
 
     Raises:
@@ -64,9 +64,9 @@ def declared(recipe: Recipe) -> Wanted | None:
     if recipe.requirements is not None:
         # By its path, so that files it includes are found beside it.
         text = f"-r {recipe.requirements.resolve()}\n"
-        return Wanted(text, recipe.requirements, complete=recipe.locked, hashed=False)
+        return Requirements(text, recipe.requirements, complete=recipe.locked, hashed=False)
     if recipe.project is not None:
-        return Wanted(
+        return Requirements(
             "\n".join(_dependencies(recipe, recipe.project)) + "\n", recipe.project, recipe.locked, hashed=False
         )
     return None

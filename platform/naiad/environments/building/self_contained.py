@@ -16,9 +16,9 @@ from naiad.environments.building.relocation import relocate_binaries, relocate_t
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.installed_packages import site_folders
 from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import interpreter_of
+from naiad.interpreters.prefix import find_interpreter_in
 
-__all__ = ["make_whole", "packages_folder"]
+__all__ = ["make_self_contained", "packages_folder"]
 
 # Of the venv itself; `lib` is taken package by package.
 _NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
@@ -28,14 +28,14 @@ _NOT_SCRIPTS = ("activate", "deactivate", "python", "pydoc", "idle", "2to3")
 _NOT_PACKAGES = frozenset({"_virtualenv.py", "_virtualenv.pth", "__pycache__"})
 
 
-def make_whole(environment: Path, prefix: Path) -> BaseInterpreter:
+def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
     """Put a whole counterpart of a venv, or of a Python with packages, into the empty folder `prefix`.
 
     Raises:
         ExecutionEnvironmentError: It refers to code outside of it, or its interpreter cannot be copied.
         OSError: A file cannot be copied.
     """
-    python = interpreter_of(environment)
+    python = find_interpreter_in(environment)
     if python is None or not python.exists():
         raise ExecutionEnvironmentError(
             f"cannot pack {environment}: it has no interpreter that runs (looked for {environment}/bin/python); "

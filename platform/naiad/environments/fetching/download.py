@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 
 from naiad import json_cache
 from naiad.config.model.environment_source import shown
-from naiad.environments.progress import Meter, Reporter
+from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
-from naiad.storage.opening import Storage, open_storage, storage_errors
+from naiad.storage.opening import Storage, open_storage, translate_storage_errors
 
-__all__ = ["download", "note_of", "read_small", "read_version"]
+__all__ = ["download", "metadata_path", "read_small_file", "read_version"]
 
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024
@@ -65,7 +65,7 @@ class _Opened:
 
 
 def download(
-    uri: str, into: Path, *, reporter: Reporter, label: str = "", pauses: Sequence[float] | None = None
+    uri: str, into: Path, *, reporter: ProgressReporter, label: str = "", pauses: Sequence[float] | None = None
 ) -> None:
     """Bring a file; only one caller at a time for one *into*.
 
@@ -99,7 +99,7 @@ def download(
             time.sleep(pause)
 
 
-def read_small(uri: str) -> bytes | None:
+def read_small_file(uri: str) -> bytes | None:
     """The content of a small file, None if it is not there.
 
     Raises:
@@ -131,15 +131,15 @@ def read_version(uri: str) -> str:
         raise ExecutionEnvironmentError(f"cannot reach {shown(uri)}: {error}") from error
 
 
-def _attempt(uri: str, into: Path, reporter: Reporter, label: str) -> None:
-    note = note_of(into)
+def _attempt(uri: str, into: Path, reporter: ProgressReporter, label: str) -> None:
+    note = metadata_path(into)
     known = json_cache.read(note) or {}
     have = _size(into) if known.get("uri") == shown(uri) and known.get("version") else 0
     with _open(uri, have, str(known.get("version", ""))) as opened:
         _check_space(uri, into, opened)
         json_cache.write(note, {"uri": shown(uri), "version": opened.version})
         total = opened.total or 0
-        meter = Meter(
+        meter = ProgressMeter(
             reporter, step="downloading", label=label, path=Path(PurePosixPath(urlsplit(uri).path).name), total=total
         )
         with meter, into.open("r+b" if into.exists() else "wb") as file:
@@ -149,12 +149,12 @@ def _attempt(uri: str, into: Path, reporter: Reporter, label: str) -> None:
             _copy(opened, file, meter)
 
 
-def note_of(part: Path) -> Path:
+def metadata_path(part: Path) -> Path:
     """The file beside a download that says which state of which remote file it is."""
     return part.with_name(part.name + ".json")
 
 
-def _copy(opened: _Opened, file: BinaryIO, meter: Meter) -> None:
+def _copy(opened: _Opened, file: BinaryIO, meter: ProgressMeter) -> None:
     while data := _read(opened.stream):
         file.write(data)
         meter.advance(len(data))
@@ -239,7 +239,7 @@ def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
     """A file of an object store, and what that says of it."""
     try:
         storage = open_storage(uri)
-        with storage_errors(f"cannot read {uri}"):
+        with translate_storage_errors(f"cannot read {uri}"):
             info = storage.filesystem.info(storage.path)
     except NaiadError as error:
         raise ExecutionEnvironmentError(

@@ -18,7 +18,7 @@ from pathlib import Path
 from naiad import json_cache
 from naiad.config.model.environment_source import shown
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["RemoteArchives"]
@@ -36,7 +36,7 @@ class RemoteArchives:
         reporter: Whoever shows progress.
     """
 
-    def __init__(self, root: Path, reporter: Reporter) -> None:
+    def __init__(self, root: Path, reporter: ProgressReporter) -> None:
         self._root = root
         self._reporter = reporter
 
@@ -73,9 +73,11 @@ class RemoteArchives:
             return kept.read_bytes()
         except OSError:
             pass
-        from naiad.environments.fetching.download import read_small  # HTTP, which most servers do not need for this
+        from naiad.environments.fetching.download import (
+            read_small_file,  # HTTP, which most servers do not need for this
+        )
 
-        found = read_small(signature_uri(uri))
+        found = read_small_file(signature_uri(uri))
         if found is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(found)
@@ -114,7 +116,7 @@ class RemoteArchives:
     @contextmanager
     def fetched(self, uri: str, label: str) -> Iterator[Path]:
         """The archive, here while the context lasts if all goes well; a download that fails is gone on with later."""
-        from naiad.environments.fetching.download import download, note_of
+        from naiad.environments.fetching.download import download, metadata_path
 
         part = self._part(uri)
         _log.info("downloading the environment %s%s", shown(uri), f" for '{label}'" if label else "")
@@ -123,7 +125,7 @@ class RemoteArchives:
             yield part
         finally:
             part.unlink(missing_ok=True)
-            note_of(part).unlink(missing_ok=True)
+            metadata_path(part).unlink(missing_ok=True)
 
     def abandoned(self) -> list[Path]:
         """Parts of downloads with which nobody went on for a day."""

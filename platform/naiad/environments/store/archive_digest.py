@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad import json_cache
-from naiad.environments.progress import Meter, Reporter
+from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
@@ -47,12 +47,12 @@ def fingerprint(path: Path) -> list[int]:
     return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
 
 
-def digest_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -> str:
+def digest_of(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> str:
     """The SHA-256 of a file; see `content_of`."""
     return content_of(path, index, reporter=reporter, label=label).digest
 
 
-def content_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") -> Content:
+def content_of(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> Content:
     """The SHA-256 of a file, and which state of it that is; read only if *index* does not know this state.
 
     Raises:
@@ -63,7 +63,7 @@ def content_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") 
     known = json_cache.read(file)
     if known is not None and known.get("fingerprint") == before and isinstance(known.get("digest"), str):
         return Content(str(known["digest"]), before)
-    digest = _read(path, Meter(reporter, step="reading", label=label, path=path, total=before[2]))
+    digest = _read(path, ProgressMeter(reporter, step="reading", label=label, path=path, total=before[2]))
     if fingerprint(path) != before:
         raise ExecutionEnvironmentError(
             f"the execution environment {path} changed while it was read; put archives in place with a rename "
@@ -76,7 +76,7 @@ def content_of(path: Path, index: Path, *, reporter: Reporter, label: str = "") 
     return Content(digest, before)
 
 
-def _read(path: Path, meter: Meter) -> str:
+def _read(path: Path, meter: ProgressMeter) -> str:
     digest = hashlib.sha256()
     try:
         with meter, path.open("rb", buffering=0) as file:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad import json_cache
-from naiad.environments.store.leases import Uses, UsingModel
+from naiad.environments.store.leases import EntryLeases, ModelUse
 from naiad.environments.store.record import RECORD_NAME
 from naiad.errors import Code, ExecutionEnvironmentError
 
@@ -51,7 +51,7 @@ class StoreEntry:
     made: float
     last_used: float
     in_use: bool
-    models: tuple[UsingModel, ...]
+    models: tuple[ModelUse, ...]
 
 
 def read_entries(root: Path) -> list[StoreEntry]:
@@ -60,7 +60,7 @@ def read_entries(root: Path) -> list[StoreEntry]:
     Raises:
         ExecutionEnvironmentError: If the folder may not be read.
     """
-    uses = Uses(root)
+    uses = EntryLeases(root)
     try:
         records = list(root.glob(f"*/{RECORD_NAME}"))
     except OSError as error:
@@ -110,7 +110,7 @@ def find_entry(root: Path, text: str) -> StoreEntry:
     )
 
 
-def _read(path: Path, uses: Uses) -> StoreEntry | None:
+def _read(path: Path, uses: EntryLeases) -> StoreEntry | None:
     record = json_cache.read(path)
     if record is None:
         return None

@@ -13,10 +13,10 @@ from typing import Any
 from naiad.environments.fetching.remote import RemoteArchives
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import StoreEntry, read_entries
-from naiad.environments.store.leases import Uses
+from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 
-__all__ = ["Collected", "Removal", "choose_removals", "collect", "collect_garbage", "remove_entry", "shrink"]
+__all__ = ["GarbageReport", "Removal", "choose_removals", "collect", "collect_garbage", "remove_entry", "shrink_store"]
 
 _log = logging.getLogger("naiad.environments")
 _DAY = 86_400
@@ -59,7 +59,7 @@ def choose_removals(
     return chosen
 
 
-def remove_entry(store: Store, uses: Uses, digest: str) -> bool:
+def remove_entry(store: Store, uses: EntryLeases, digest: str) -> bool:
     """Remove an entry unless a process uses it, now or since somebody looked.
 
     Raises:
@@ -72,7 +72,7 @@ def remove_entry(store: Store, uses: Uses, digest: str) -> bool:
     return removed
 
 
-def collect(store: Store, uses: Uses, removals: Iterable[Removal]) -> list[Removal]:
+def collect(store: Store, uses: EntryLeases, removals: Iterable[Removal]) -> list[Removal]:
     """Remove what was chosen; returns what could be removed."""
     done = []
     for removal in removals:
@@ -84,7 +84,7 @@ def collect(store: Store, uses: Uses, removals: Iterable[Removal]) -> list[Remov
     return done
 
 
-def shrink(store: Store, uses: Uses, max_bytes: int) -> None:
+def shrink_store(store: Store, uses: EntryLeases, max_bytes: int) -> None:
     """Bring a store down to a size after something was added to it, and say what went."""
     entries = read_entries(store.root)
     for removal in collect(store, uses, choose_removals(entries, now=0.0, keep_bytes=max_bytes)):
@@ -107,7 +107,7 @@ def shrink(store: Store, uses: Uses, max_bytes: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class GarbageReport:
     """What went, or would go.
 
     Attributes:
@@ -129,7 +129,7 @@ class Collected:
 
 def collect_garbage(
     root: Path, *, older_than: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
-) -> Collected:
+) -> GarbageReport:
     """Remove what may go of a store.
 
     Args:
@@ -138,9 +138,11 @@ def collect_garbage(
         keep_bytes: Size to bring the store down to.
         dry_run: Only say what would go.
     """
-    from naiad.environments.fetching.download import note_of  # HTTP, which a server that only evicts does not need
+    from naiad.environments.fetching.download import (
+        metadata_path,  # HTTP, which a server that only evicts does not need
+    )
 
-    store, uses = Store(root, LogReporter()), Uses(root)
+    store, uses = Store(root, LogReporter()), EntryLeases(root)
     entries = read_entries(root)
     chosen = choose_removals(entries, now=time.time(), older_than=older_than, keep_bytes=keep_bytes)
     parts = RemoteArchives(root, LogReporter()).abandoned()
@@ -151,8 +153,8 @@ def collect_garbage(
         store.sweep()
         for part in parts:
             part.unlink(missing_ok=True)
-            note_of(part).unlink(missing_ok=True)
-    return Collected(
+            metadata_path(part).unlink(missing_ok=True)
+    return GarbageReport(
         removed=tuple(chosen), kept=len(entries) - len(chosen), leftovers=len(leftovers), leftover_bytes=size
     )
 

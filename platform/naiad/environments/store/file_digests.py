@@ -19,7 +19,16 @@ from typing import NamedTuple
 
 from naiad import json_cache
 
-__all__ = ["HEAD_BYTES", "Alterations", "Found", "Written", "compare_files", "find_file", "find_files", "record_files"]
+__all__ = [
+    "HEAD_BYTES",
+    "FileChanges",
+    "FileState",
+    "UnpackedFile",
+    "compare_files",
+    "record_files",
+    "scan_files",
+    "stat_file",
+]
 
 _NAME = "files.json"
 _FOLDER = "env"
@@ -31,7 +40,7 @@ HEAD_BYTES = 16
 """How much of a file of bytecode says what it was compiled from (PEP 552)."""
 
 
-class Written(NamedTuple):
+class UnpackedFile(NamedTuple):
     """A file as it was unpacked.
 
     Attributes:
@@ -47,7 +56,7 @@ class Written(NamedTuple):
     head: bytes = b""
 
 
-class Found(NamedTuple):
+class FileState(NamedTuple):
     """A file or link as it is now.
 
     Attributes:
@@ -64,13 +73,13 @@ class Found(NamedTuple):
     mtime_ns: int
     is_folder: bool = False
 
-    def is_same(self, written: Written) -> bool:
+    def is_unchanged_since(self, written: UnpackedFile) -> bool:
         """Whether nobody has written it since it was unpacked."""
         return (self.size, self.mtime_ns) == (written.size, written.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alterations:
+class FileChanges:
     """How an entry differs from what was recorded; paths are relative to its folder `env`.
 
     Attributes:
@@ -91,13 +100,13 @@ class Alterations:
         return bool(self.changed or self.missing or self.added)
 
 
-def find_files(entry: Path) -> dict[str, Found]:
+def scan_files(entry: Path) -> dict[str, FileState]:
     """Everything in an entry but folders, links not followed, by path relative to `env`.
 
     Raises:
         OSError: If a folder cannot be read.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, FileState] = {}
     waiting = [(str(entry / _FOLDER), "")]
     while waiting:
         folder, name = waiting.pop()
@@ -111,7 +120,7 @@ def find_files(entry: Path) -> dict[str, Found]:
     return found
 
 
-def find_file(path: Path) -> Found | None:
+def stat_file(path: Path) -> FileState | None:
     """One of them, None if it is not there."""
     try:
         return _found(str(path), path.lstat(), is_folder=False)
@@ -119,7 +128,7 @@ def find_file(path: Path) -> Found | None:
         return None
 
 
-def record_files(entry: Path, files: Mapping[str, Found], written: Mapping[str, Written]) -> None:
+def record_files(entry: Path, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile]) -> None:
     """Write down the content of an entry that is about to be ready.
 
     Args:
@@ -134,7 +143,7 @@ def record_files(entry: Path, files: Mapping[str, Found], written: Mapping[str, 
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
 
 
-def compare_files(entry: Path) -> Alterations | None:
+def compare_files(entry: Path) -> FileChanges | None:
     """Read every file of an entry and compare; None if nothing was recorded for it.
 
     Raises:
@@ -144,8 +153,8 @@ def compare_files(entry: Path) -> Alterations | None:
     if record is None or record.get("format") != _FORMAT or not isinstance(record.get("content"), dict):
         return None
     recorded = record["content"]
-    found = {name: _fact(file, None) for name, file in find_files(entry).items()}
-    return Alterations(
+    found = {name: _fact(file, None) for name, file in scan_files(entry).items()}
+    return FileChanges(
         changed=tuple(sorted(name for name in recorded.keys() & found.keys() if recorded[name] != found[name])),
         missing=tuple(sorted(recorded.keys() - found.keys())),
         added=tuple(sorted(found.keys() - recorded.keys())),
@@ -153,17 +162,17 @@ def compare_files(entry: Path) -> Alterations | None:
     )
 
 
-def _found(path: str, facts: os.stat_result, is_folder: bool) -> Found:  # noqa: FBT001
-    return Found(path, facts.st_mode, facts.st_size, facts.st_mtime_ns, is_folder)
+def _found(path: str, facts: os.stat_result, is_folder: bool) -> FileState:  # noqa: FBT001
+    return FileState(path, facts.st_mode, facts.st_size, facts.st_mtime_ns, is_folder)
 
 
-def _fact(found: Found, known: Written | None) -> list[str]:
+def _fact(found: FileState, known: UnpackedFile | None) -> list[str]:
     """What is compared of a file: its permissions and digest; of a link, its target."""
     if stat.S_ISLNK(found.mode):
         return ["link", os.readlink(found.path)]  # noqa: PTH115 - called for each of 100,000 files
     if not stat.S_ISREG(found.mode):
         return ["special", ""]
-    digest = known.digest if known is not None and found.is_same(known) else _digest(found.path)
+    digest = known.digest if known is not None and found.is_unchanged_since(known) else _digest(found.path)
     return [f"{stat.S_IMODE(found.mode):o}", digest]
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_of, main_kind, stale_sources
-from naiad.environments.store.file_digests import Found, Written, find_file, find_files, record_files
+from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
+from naiad.environments.store.file_digests import FileState, UnpackedFile, record_files, scan_files, stat_file
 from naiad.environments.store.record import write_record
 from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import ask_with_libraries, require_interpreter, require_numpy
-from naiad.interpreters.probe import Interpreter, ask
-from naiad.interpreters.scripts import last_words, run_clean, run_script
+from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.interpreters.probe import Interpreter, probe_interpreter
+from naiad.interpreters.scripts import describe_failure, run_clean, run_script
 
 __all__ = ["finish"]
 
@@ -25,7 +25,7 @@ _SCRIPT_LIMIT = 600.0
 _COMPILED_AT_ONCE = 250
 
 
-def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, Written]) -> None:
+def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, UnpackedFile]) -> None:
     """Make an entry ready: fix prefixes at the final place, ask the interpreter, and write its record.
 
     Args:
@@ -43,7 +43,7 @@ def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, Written
     try:
         _fix_prefixes(prefix, python)
         with ThreadPoolExecutor(1, "naiad-probe") as pool:
-            asked = pool.submit(ask_with_libraries, python, prefix, ask)
+            asked = pool.submit(probe_with_libraries, python, prefix, probe_interpreter)
             try:
                 files, has_bytecode = _complete_bytecode(entry, prefix, python, written)
             finally:
@@ -51,7 +51,7 @@ def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, Written
                 found, library_path = asked.result()
         if not has_bytecode:
             # Once more, to keep the bytecode of what every guest imports: the first one then starts warm.
-            ask(python, library_path=library_path, bytecode=entry / "bytecode")
+            probe_interpreter(python, library_path=library_path, bytecode=entry / "bytecode")
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
     _check_whole(found, prefix, where)
@@ -80,7 +80,7 @@ def _fix_prefixes(prefix: Path, python: Path) -> None:
         [str(python), "-E", "-s", "-B", str(script)], library_path=_own_libraries(prefix), time_limit=_SCRIPT_LIMIT
     )
     if run.returncode != 0:
-        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {last_words(run)}")
+        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {describe_failure(run)}")
 
 
 def _own_libraries(prefix: Path) -> Path | None:
@@ -90,8 +90,8 @@ def _own_libraries(prefix: Path) -> Path | None:
 
 
 def _complete_bytecode(
-    entry: Path, prefix: Path, python: Path, written: Mapping[str, Written]
-) -> tuple[dict[str, Found], bool]:
+    entry: Path, prefix: Path, python: Path, written: Mapping[str, UnpackedFile]
+) -> tuple[dict[str, FileState], bool]:
     """Compile what lacks bytecode if it is little: at least what `conda-unpack` has just changed.
 
     A file takes about 4 ms; packages that came wholly without bytecode can be ten thousands of files, most never
@@ -100,8 +100,8 @@ def _complete_bytecode(
     Returns:
         What is in the entry then, and whether the environment has all of its bytecode.
     """
-    files, within = find_files(entry), _within(entry, prefix)
-    kind = main_kind(written)
+    files, within = scan_files(entry), _within(entry, prefix)
+    kind = find_bytecode_target(written)
     stale = stale_sources(within, files, written, kind) if kind is not None else []
     told: list[str] = []
     if kind is not None and len(stale) <= _COMPILED_AT_ONCE:
@@ -116,9 +116,9 @@ def _complete_bytecode(
     )
     if answer.get("looked") or kind is None:
         # Told nothing, or of another interpreter's bytecode, it looked for itself.
-        files = find_files(entry)
+        files = scan_files(entry)
     else:
-        compiled = {name: find_file(entry / "env" / name) for name in (bytecode_of(name, kind.tag) for name in stale)}
+        compiled = {name: stat_file(entry / "env" / name) for name in (bytecode_name(name, kind.tag) for name in stale)}
         files.update({name: found for name, found in compiled.items() if found is not None})
     return files, answer.get("left") == 0
 
@@ -129,7 +129,7 @@ def _within(entry: Path, prefix: Path) -> str:
     return "" if folder == "." else f"{folder}/"
 
 
-def _size(files: Mapping[str, Found], within: str) -> tuple[int, int]:
+def _size(files: Mapping[str, FileState], within: str) -> tuple[int, int]:
     """Number of files, with links to files, and sum of their sizes."""
     sizes = [found.size for name, found in files.items() if name.startswith(within) and not found.is_folder]
     return len(sizes), sum(sizes)

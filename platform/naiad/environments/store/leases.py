@@ -23,7 +23,7 @@ from pathlib import Path
 
 from naiad import json_cache
 
-__all__ = ["Lease", "Uses", "UsingModel"]
+__all__ = ["EntryLeases", "Lease", "ModelUse"]
 
 _log = logging.getLogger("naiad.environments")
 _FOLDER = "uses"
@@ -50,7 +50,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsingModel:
+class ModelUse:
     """A model that used an entry.
 
     Attributes:
@@ -64,7 +64,7 @@ class UsingModel:
     time: float
 
 
-class Uses:
+class EntryLeases:
     """The uses of the entries below one store."""
 
     def __init__(self, root: Path) -> None:
@@ -135,13 +135,13 @@ class Uses:
         except OSError as error:
             _log.debug("cannot note that '%s' uses %s: %s", model, digest, error)
 
-    def models(self, digest: str) -> list[UsingModel]:
+    def models(self, digest: str) -> list[ModelUse]:
         """The models that used an entry, by name."""
         found = []
         for path in sorted(self._folder(digest).glob("*.json")):
             said = json_cache.read(path) or {}
             with contextlib.suppress(KeyError, TypeError, ValueError):
-                found.append(UsingModel(model=str(said["model"]), source=str(said["source"]), time=float(said["time"])))
+                found.append(ModelUse(model=str(said["model"]), source=str(said["source"]), time=float(said["time"])))
         return sorted(found, key=lambda using: using.model)
 
     def forget(self, digest: str) -> None:

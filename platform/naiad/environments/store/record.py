@@ -26,7 +26,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ReadyEntry:
     """One ready entry.
 
     Attributes:
@@ -88,7 +88,7 @@ def write_record(
     json_cache.write(entry / RECORD_NAME, record)
 
 
-def read_record(entry: Path) -> Stored | None:
+def read_record(entry: Path) -> ReadyEntry | None:
     """The ready entry in a folder, None if it is not ready or no longer whole."""
     record = json_cache.read(entry / RECORD_NAME)
     if record is None or record.get("format") != _FORMAT:
@@ -102,10 +102,10 @@ def read_record(entry: Path) -> Stored | None:
     return stored if record.get("boot") == _boot() or _survived(entry, record, stored.prefix) else None
 
 
-def _stored(entry: Path, record: dict[str, Any]) -> Stored:
+def _stored(entry: Path, record: dict[str, Any]) -> ReadyEntry:
     prefix = entry / record["prefix"]
     here = {"python": str(prefix / record["python"]), "prefix": str(prefix)}
-    return Stored(
+    return ReadyEntry(
         entry.name,
         prefix,
         Interpreter.from_json({**record["interpreter"], **here}),

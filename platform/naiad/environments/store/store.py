@@ -29,13 +29,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.environments.progress import Reporter
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import Content, content_of, fingerprint
-from naiad.environments.store.file_digests import Written
+from naiad.environments.store.file_digests import UnpackedFile
 from naiad.environments.store.placement import spread
-from naiad.environments.store.record import Stored, is_marked, read_record
+from naiad.environments.store.record import ReadyEntry, is_marked, read_record
 from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import interpreter_of, require_interpreter
+from naiad.interpreters.prefix import find_interpreter_in, require_interpreter
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -47,7 +47,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class Store:
     """The store below one folder; any number of threads and processes may use one at a time."""
 
-    def __init__(self, root: Path, reporter: Reporter) -> None:
+    def __init__(self, root: Path, reporter: ProgressReporter) -> None:
         self.root = root
         self._reporter = reporter
         self._readings: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
@@ -62,11 +62,11 @@ class Store:
         with self._readings[archive]:
             return content_of(archive, self.root / "index", reporter=self._reporter, label=label)
 
-    def ready(self, digest: str) -> Stored | None:
+    def ready(self, digest: str) -> ReadyEntry | None:
         """The entry of that name, None if there is none that is whole."""
         return read_record(self.root / digest)
 
-    def ensure(self, archive: Path, content: Content, *, origin: str = "", label: str = "") -> Stored:
+    def ensure(self, archive: Path, content: Content, *, origin: str = "", label: str = "") -> ReadyEntry:
         """The entry for an archive's content, made now if there is none.
 
         Args:
@@ -86,7 +86,7 @@ class Store:
             known = self.ready(content.digest)
             return known if known is not None else self._make(archive, content, origin or str(archive), label)
 
-    def try_out(self, archive: Path, content: Content) -> Stored:
+    def unpack_for_trial(self, archive: Path, content: Content) -> ReadyEntry:
         """Do all that `ensure` does, on the same disk, and keep nothing of it.
 
         Raises:
@@ -179,7 +179,7 @@ class Store:
         finally:
             lock.release()
 
-    def _make(self, archive: Path, content: Content, origin: str, label: str) -> Stored:
+    def _make(self, archive: Path, content: Content, origin: str, label: str) -> ReadyEntry:
         digest = content.digest
         for path in self._half_made(digest):
             shutil.rmtree(path, ignore_errors=True)
@@ -202,10 +202,12 @@ class Store:
         _log.info("environment %s is ready after %.1f s: %s", origin, time.monotonic() - began, stored.interpreter)
         return stored
 
-    def _stage(self, archive: Path, content: Content, origin: str, label: str) -> tuple[Path, Mapping[str, Written]]:
+    def _stage(
+        self, archive: Path, content: Content, origin: str, label: str
+    ) -> tuple[Path, Mapping[str, UnpackedFile]]:
         """Unpack and check beside the final place; returns the folder that becomes the entry, and what was written."""
         from naiad.environments.archives.extraction import unpack
-        from naiad.environments.archives.manifest import read_manifest, require_usable_here
+        from naiad.environments.archives.manifest import read_manifest, require_compatible_host
 
         staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=self._staging()))
         try:
@@ -213,7 +215,7 @@ class Store:
             folder.mkdir()
             manifest = read_manifest(archive)
             if manifest is not None:
-                require_usable_here(manifest, where=f"the execution environment {origin}")
+                require_compatible_host(manifest, where=f"the execution environment {origin}")
             size = None if manifest is None else manifest.size
             unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
             # Since its digest was taken, which may have been a long wait for another process ago.
@@ -238,9 +240,9 @@ class Store:
 
 def _environment_in(folder: Path) -> Path:
     """The environment in an unpacked archive: the folder itself, or the only one in it (`tar czf x.tgz myenv`)."""
-    if interpreter_of(folder) is None:
+    if find_interpreter_in(folder) is None:
         children = list(_children(folder))
-        if len(children) == 1 and interpreter_of(children[0]) is not None:
+        if len(children) == 1 and find_interpreter_in(children[0]) is not None:
             return children[0]
     return folder
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.environments.archives.signatures import Trust
-from naiad.environments.progress import Reporter
+from naiad.environments.archives.signatures import TrustedKeys
+from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
-from naiad.environments.store.file_digests import Alterations, compare_files
-from naiad.environments.store.leases import Uses
+from naiad.environments.store.file_digests import FileChanges, compare_files
+from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["Verdict", "verify_archive", "verify_entries"]
+__all__ = ["VerificationResult", "verify_archive", "verify_entries"]
 
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerificationResult:
     """What came out for one environment.
 
     Attributes:
@@ -34,25 +34,27 @@ class Verdict:
     digest: str
     problem: str = ""
     detail: str = ""
-    alterations: Alterations | None = None
+    alterations: FileChanges | None = None
 
     @property
-    def is_good(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problem
 
 
-def verify_entries(root: Path, names: tuple[str, ...]) -> list[Verdict]:
+def verify_entries(root: Path, names: tuple[str, ...]) -> list[VerificationResult]:
     """Compare entries of a store with what was recorded when they were made; all of them unless some are named.
 
     Raises:
         ExecutionEnvironmentError: If one that is named is not there.
     """
     entries = [find_entry(root, name) for name in names] if names else read_entries(root)
-    return [_verify_entry(entry, Uses(root)) for entry in entries]
+    return [_verify_entry(entry, EntryLeases(root)) for entry in entries]
 
 
-def verify_archive(archive: Path, root: Path, reporter: Reporter, trust: Trust | None = None) -> Verdict:
+def verify_archive(
+    archive: Path, root: Path, reporter: ProgressReporter, trust: TrustedKeys | None = None
+) -> VerificationResult:
     """Do with an archive all that a server does that trusts these keys, and throw the result away."""
     store = Store(root, reporter)
     digest = ""
@@ -60,20 +62,20 @@ def verify_archive(archive: Path, root: Path, reporter: Reporter, trust: Trust |
         content = store.content(archive)
         digest = content.digest
         if trust is not None:
-            trust.check_archive(archive, digest)
-        stored = store.try_out(archive, content)
+            trust.verify_local_archive(archive, digest)
+        stored = store.unpack_for_trial(archive, content)
     except ExecutionEnvironmentError as error:
-        return Verdict(source=str(archive), digest=digest, problem=error.message)
-    return Verdict(source=str(archive), digest=digest, detail=f"unpacked and started: {stored.interpreter}")
+        return VerificationResult(source=str(archive), digest=digest, problem=error.message)
+    return VerificationResult(source=str(archive), digest=digest, detail=f"unpacked and started: {stored.interpreter}")
 
 
-def _verify_entry(entry: StoreEntry, uses: Uses) -> Verdict:
+def _verify_entry(entry: StoreEntry, uses: EntryLeases) -> VerificationResult:
     lease = uses.hold(entry.digest, counts=False)
     try:
         found = compare_files(entry.folder)
     except OSError as error:
         problem = f"it cannot be read: {error.strerror or error} ({error.filename})"
-        return Verdict(source=entry.archive, digest=entry.digest, problem=problem)
+        return VerificationResult(source=entry.archive, digest=entry.digest, problem=problem)
     finally:
         lease.release()
     if found is None:
@@ -86,14 +88,16 @@ def _verify_entry(entry: StoreEntry, uses: Uses) -> Verdict:
     else:
         problem = ""
     detail = f"{found.files} files compared" if found else ""
-    return Verdict(source=entry.archive, digest=entry.digest, problem=problem, detail=detail, alterations=found)
+    return VerificationResult(
+        source=entry.archive, digest=entry.digest, problem=problem, detail=detail, alterations=found
+    )
 
 
 def _cure(entry: StoreEntry) -> str:
     return f"remove it with `naiad env remove {entry.digest[:12]}`, so that it is unpacked anew"
 
 
-def _summary(found: Alterations) -> str:
+def _summary(found: FileChanges) -> str:
     kinds = (("changed", found.changed), ("missing", found.missing), ("added", found.added))
     return "; ".join(f"{_list(names)} {what}" for what, names in kinds if names)
 
