@@ -21,7 +21,7 @@ from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_text
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.archive_writer import Packed
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.errors import BundleError
 from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
@@ -54,7 +54,7 @@ class CollectedModels:
         on_host: Models without an environment; the bundle's own interpreter runs them.
     """
 
-    members: dict[str, Packed] = field(default_factory=dict)
+    members: dict[str, OutputMember] = field(default_factory=dict)
     repositories: list[str] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     models: dict[str, list[int]] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class _ModelCollector:
         executable = os.access(path, os.X_OK)
         if path.name == _KEEP and not path.exists():
             data, executable = b"", False
-        self.collected.members[name] = Packed(
+        self.collected.members[name] = OutputMember(
             name=name, source=path if data is None else None, data=data, executable=executable
         )
 

@@ -18,7 +18,7 @@ from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
-    from naiad.environments.archives.signatures import Trust
+    from naiad.environments.archives.signatures import TrustedKeys
 
 __all__ = ["ENV_COMMANDS"]
 
@@ -59,15 +59,15 @@ def _python_option(command: _Command) -> _Command:
 _recipe_argument = click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
-def _read_keys(path: Path | None) -> Trust | None:
+def _read_keys(path: Path | None) -> TrustedKeys | None:
     """The trusted keys of a file; None without a file.
 
     Raises:
         ExecutionEnvironmentError: If the file cannot be read.
     """
-    from naiad.environments.archives.signatures import read_trust
+    from naiad.environments.archives.signatures import read_trusted_keys
 
-    return None if path is None else read_trust(path)
+    return None if path is None else read_trusted_keys(path)
 
 
 # -- from a recipe to an archive --------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def _verify(
         print_table(VERDICT_HEADERS, verdict_rows(verdicts))
     else:
         click.echo(f"no environments in {store}")
-    return 0 if all(verdict.is_good for verdict in verdicts) else 1
+    return 0 if all(verdict.is_intact for verdict in verdicts) else 1
 
 
 @click.command("list")
@@ -418,7 +418,7 @@ def _remove(environments: tuple[str, ...], dry_run: bool, store: Path) -> int:  
     from naiad.environments.progress import LogReporter
     from naiad.environments.store.entries import find_entry
     from naiad.environments.store.eviction import remove_entry
-    from naiad.environments.store.leases import Uses
+    from naiad.environments.store.leases import EntryLeases
     from naiad.environments.store.store import Store
 
     code = 0
@@ -426,7 +426,7 @@ def _remove(environments: tuple[str, ...], dry_run: bool, store: Path) -> int:  
         label = f"{entry.digest[:12]} of {entry.archive} ({size_text(entry.size)})"
         if dry_run and not entry.in_use:
             click.echo(f"would remove {label}")
-        elif not dry_run and remove_entry(Store(store, LogReporter()), Uses(store), entry.digest):
+        elif not dry_run and remove_entry(Store(store, LogReporter()), EntryLeases(store), entry.digest):
             click.echo(f"removed {label}")
         else:
             code = 1
