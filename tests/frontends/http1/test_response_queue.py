@@ -1,0 +1,247 @@
+"""Requests of one connection to responses in their order, without a loop and without sockets."""
+
+from __future__ import annotations
+
+import pytest
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.messages import HttpExchange, response, stream_head
+from naiad.frontends.http1.response_queue import ResponseQueue
+
+
+class Transport:
+    """Records what is done to it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.writes = 0
+        self.is_closed = False
+        self.is_reading = True
+
+    def write(self, data) -> None:
+        self.writes += 1
+        self.written += data
+
+    def writelines(self, parts) -> None:
+        self.write(b"".join(parts))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+class Connection:
+    """A queue on a transport. Requests whose path begins with `/now` are answered at once, others by `respond`."""
+
+    def __init__(self) -> None:
+        self.handled: list[bytes] = []
+        self.cancelled: list[int] = []
+        self.released: list[bytearray] = []
+        self.closings = 0
+        self.transport = Transport()
+        self.queue = ResponseQueue(
+            self._handle,
+            self.cancelled.append,
+            on_closing=self._on_closing,
+            on_body_released=self.released.append,
+        )
+        self.queue.on_connection_made(self.transport)
+
+    def submit(self, path: str, body=b"", *, method="GET", keep_alive=True, can_chunk=True) -> None:
+        self.queue.submit(Head(method, path.encode(), {}, len(body), keep_alive, can_chunk), body)
+
+    def respond(self) -> None:
+        self.queue.respond(response(200, [self.queue.request.path], b""))
+
+    def bodies(self) -> list[bytes]:
+        """What the responses written so far contain."""
+        return [part.partition(b"\r\n\r\n")[2] for part in self.transport.written.split(b"HTTP/1.1 ")[1:]]
+
+    def _handle(self, exchange: HttpExchange) -> None:
+        self.handled.append(exchange.request.path)
+        if exchange.request.path.startswith(b"/fails"):
+            raise ZeroDivisionError
+        if exchange.request.path.startswith(b"/now"):
+            self.respond()
+
+    def _on_closing(self) -> None:
+        self.closings += 1
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+def test_requests_are_handled_one_at_a_time_and_in_order(connection):
+    for path in ("/later-1", "/now-2", "/later-3", "/now-4"):
+        connection.submit(path)
+    assert connection.handled == [b"/later-1"]
+    connection.respond()
+    assert connection.handled == [b"/later-1", b"/now-2", b"/later-3"]
+    connection.respond()
+    assert connection.bodies() == [b"/later-1", b"/now-2", b"/later-3", b"/now-4"]
+    assert connection.queue.is_idle
+
+
+def test_a_small_response_is_one_write(connection):
+    connection.submit("/now")
+
+    assert connection.transport.writes == 1
+
+
+def test_thousands_of_queued_requests_need_no_deeper_stack(connection):
+    connection.submit("/later")
+    for _ in range(5000):
+        connection.submit("/now")
+    connection.respond()
+
+    assert len(connection.bodies()) == 5001
+
+
+def test_reading_pauses_while_many_requests_are_queued(connection):
+    connection.submit("/later")
+    for _ in range(15):
+        connection.submit("/later")
+    assert connection.transport.is_reading
+    connection.submit("/later")
+    assert not connection.transport.is_reading
+    connection.respond()
+    assert connection.transport.is_reading
+
+
+def test_no_request_is_handled_while_the_client_does_not_read(connection):
+    connection.queue.pause_writing()
+    connection.submit("/now-1")
+    connection.submit("/now-2")
+    assert connection.queue.is_blocked
+    assert connection.handled == []
+    connection.queue.resume_writing()
+    assert connection.bodies() == [b"/now-1", b"/now-2"]
+
+
+def test_a_streamed_response_is_written_part_by_part_and_resumes_when_the_client_reads(connection):
+    resumed = []
+    connection.submit("/later")
+    connection.queue.on_resume(lambda: resumed.append(connection.queue.is_blocked))
+    connection.queue.write(stream_head(200, b"text/plain", is_chunked=True))
+    connection.queue.pause_writing()
+    connection.queue.resume_writing()
+    assert resumed == [False]
+    connection.queue.respond([b"0\r\n\r\n"])
+    connection.queue.pause_writing()
+    connection.queue.resume_writing()
+    assert resumed == [False], "only while the exchange is open"
+    assert connection.transport.written.endswith(b"chunked\r\n\r\n0\r\n\r\n")
+
+
+def test_a_client_that_disconnects_cancels_the_current_request_alone(connection):
+    connection.submit("/now")
+    connection.queue.on_disconnect(1)
+    connection.submit("/later")
+    connection.queue.on_disconnect(2)
+    connection.queue.on_disconnect(3)
+    connection.submit("/later")
+    connection.queue.on_connection_lost()
+    assert connection.cancelled == [2, 3]
+    written = connection.transport.written
+    connection.respond()
+    assert connection.transport.written == written
+    assert connection.handled == [b"/now", b"/later"]
+
+
+def test_a_lost_connection_resumes_a_stream_so_that_it_ends(connection):
+    resumed = []
+    connection.submit("/later")
+    connection.queue.pause_writing()
+    connection.queue.on_resume(lambda: resumed.append(connection.queue.is_blocked))
+    connection.queue.on_connection_lost()
+
+    assert resumed == [False]
+
+
+def test_a_request_that_ends_the_connection_closes_it_after_its_response(connection):
+    connection.submit("/later", keep_alive=False)
+    connection.submit("/now")
+    assert not connection.transport.is_closed
+    connection.respond()
+    assert connection.transport.is_closed
+    assert connection.closings == 1
+    assert connection.handled == [b"/later"]
+    assert b"\r\nConnection: close\r\n" in connection.transport.written
+
+
+def test_a_client_of_http_1_0_is_told_that_its_connection_is_kept(connection):
+    connection.submit("/now", can_chunk=False)
+
+    assert b"\r\nConnection: keep-alive\r\n" in connection.transport.written
+    assert not connection.transport.is_closed
+
+
+def test_a_response_to_head_has_no_body(connection):
+    connection.submit("/now", method="HEAD")
+
+    assert connection.bodies() == [b""]
+    assert b"Content-Length: 4\r\n" in connection.transport.written
+
+
+def test_a_rejection_is_written_when_no_response_is_due(connection):
+    connection.queue.reject(400, "malformed")
+
+    assert connection.transport.written.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"\r\nConnection: close\r\n" in connection.transport.written
+    assert connection.transport.is_closed
+
+
+def test_a_rejection_waits_for_the_responses_that_are_due(connection):
+    connection.submit("/later-1")
+    connection.submit("/later-2")
+    connection.queue.reject(400, "malformed")
+    connection.submit("/now")
+    connection.respond()
+    assert not connection.transport.is_closed
+    connection.respond()
+    assert connection.transport.is_closed
+    assert connection.bodies() == [b"/later-1", b"/later-2"]
+
+
+def test_a_rejection_does_not_overtake_requests_that_wait_for_the_client_to_read(connection):
+    connection.queue.pause_writing()
+    connection.submit("/now")
+    connection.queue.reject(400, "malformed")
+    assert connection.transport.written == b""
+    connection.queue.resume_writing()
+    assert connection.bodies() == [b"/now"]
+    assert connection.transport.is_closed
+
+
+def test_a_handler_that_fails_is_an_internal_error_and_the_connection_continues(connection, caplog):
+    connection.submit("/fails")
+    connection.submit("/now")
+
+    assert connection.transport.written.startswith(b"HTTP/1.1 500 ")
+    assert connection.handled == [b"/fails", b"/now"]
+    assert "cannot answer GET b'/fails'" in caplog.text
+
+
+def test_closing_when_idle_waits_for_the_current_response_only(connection):
+    connection.submit("/later")
+    connection.submit("/now")
+    connection.queue.close_when_idle()
+    assert not connection.transport.is_closed
+    connection.respond()
+    assert connection.transport.is_closed
+    assert connection.bodies() == [b"/later"]
+
+
+def test_the_buffer_of_a_body_is_released_with_its_response(connection):
+    buffer = bytearray(10)
+    connection.submit("/later", memoryview(buffer))
+    connection.submit("/now", memoryview(bytes(10)))
+    assert connection.released == []
+    connection.respond()
+    assert connection.released == [buffer]
