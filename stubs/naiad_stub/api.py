@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any, Dict
 
+from naiad_stub import runtime
 from naiad_stub.calls import ResponseIterator
 from naiad_stub.control import is_model_ready, load_model, unload_model
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
@@ -23,14 +24,13 @@ from naiad_stub.tensor import Tensor
 
 UTILS_NAME = "triton_python_backend_utils"
 
-_model_dir = ""
 _is_preparing = False
 """Whether a guest is importing its utils."""
 
 
 def get_model_dir() -> str:
     """The folder of the model's version, as written in the server's model repository."""
-    return _model_dir
+    return runtime.current().model_dir
 
 
 class _FromTheServer:
@@ -83,14 +83,13 @@ _EXTENSION: Dict[str, Any] = {
 """What `c_python_backend_utils` has beyond the names of the utils module."""
 
 
-def prepare(utils_dir: str, version_dir: str) -> None:
-    """Import the utils module of *utils_dir*, put the API onto it, and name the version's folder.
+def prepare(utils_dir: str) -> None:
+    """Import the utils module of *utils_dir*, and put the API onto it.
 
     It is imported by its path: utils and stub are a pair, which a copy beside the model or in the environment (people
     keep them for their editors) must not part.
     """
-    global _model_dir, _is_preparing  # noqa: PLW0603 - a guest serves one version of one model
-    _model_dir = version_dir
+    global _is_preparing  # noqa: PLW0603 - read by the module that is imported below
     path = os.path.join(utils_dir, UTILS_NAME + ".py")
     if getattr(sys.modules.get(UTILS_NAME), "__file__", None) == path:
         return

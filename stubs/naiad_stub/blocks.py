@@ -1,12 +1,20 @@
-"""Who holds which part of the two segments, as the guest sees it.
+"""Which parts of the two segments are in use, as the guest sees it.
 
-Output blocks are allocated here and come back when the host has read them. Input blocks are the host's; what the model
-still refers to is kept for it, whatever it does with its arrays, and is given back when the last reference goes.
+Each side allocates in one segment only, so no allocator is shared between processes.
+
+**Outputs** are allocated here. A response names its blocks; the host sends their offsets back in RELEASE_OUTPUTS once
+nothing on its side refers to their bytes. Where no block is free, the guest sends WANT_RELEASE and blocks until some
+come back. Two rules keep it from blocking for ever. A thread that needs several blocks takes all or none of them, so
+that two threads cannot each wait for blocks the other one has. And before it blocks, a thread sends the responses it
+has ready (`before_waiting`), since the blocks of a response come back only after it was sent.
+
+**Inputs** are the host's blocks: EXECUTE and RESULT name them. A model may keep its arrays for as long as it likes, so
+a block may be released only when nothing refers to its bytes. `BorrowedBlock` finds that out: all views are made from
+one numpy array object, a weak reference to which dies with the last of them. The host is told with RELEASE_INPUTS.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import deque
@@ -21,16 +29,16 @@ from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
 
 
-class _ParentsSegment(Segment):
-    """A segment that only another process may allocate from."""
+class _ForeignSegment(Segment):
+    """The segment in a child that the model forked: only the parent allocates."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
         pass
 
-    def allocate(self, size: int) -> int:  # noqa: ARG002
-        """Refuse."""
+    def allocate(self, size: int) -> int:  # noqa: ARG002 - no size is possible
+        """Raise HostGoneError: the child has no host."""
         raise HostGoneError
 
 
@@ -39,11 +47,11 @@ def _nothing() -> None:
 
 
 class OutputBlocks:
-    """Blocks of the output segment, from any thread; waits for the host where the segment is full.
+    """Blocks of the output segment, for all threads.
 
     Attributes:
         view: The segment as bytes.
-        before_waiting: Called by a thread before it waits for room, to send what it keeps back, which takes room.
+        before_waiting: Called by a thread before it waits for a free block.
     """
 
     def __init__(self, segment: Segment, channel: Channel) -> None:
@@ -53,17 +61,21 @@ class OutputBlocks:
         self._channel = channel
         self._lock = threading.Lock()
         self._waiting: List[Waiter] = []
-        self._held: Dict[int, int] = {}  # blocks the model writes to, and their sizes: not (only) the host's
-        self._sent: set[int] = set()  # those among them that the host has, too
+        # Blocks of `Tensor.allocate`. Such a block may have two users: the model, until its last array is gone, and
+        # the host, from the response until RELEASE_OUTPUTS. It is free when neither uses it.
+        self._model_blocks: Dict[int, int] = {}  # size by offset: the model refers to them
+        self._sent: set[int] = set()  # those of them that the host refers to as well
         self._references: Dict[int, Any] = {}
-        self._dropped: deque[int] = deque()  # those that the model let go, by callbacks that must not lock
+        self._dropped: deque[int] = (
+            deque()
+        )  # the model's last reference is gone; filled by callbacks, which cannot lock
         channel.add_handler(ReleaseOutputs, self._on_release)
 
     def allocate(self, size: int) -> int:
-        """Reserve *size* bytes; return their offset.
+        """The offset of a block of *size* bytes; waits while the segment is full.
 
         Raises:
-            TritonModelException: If there is no room and nothing that could make any.
+            TritonModelException: If the bytes do not fit and no block can become free.
         """
         while True:
             with self._lock:
@@ -72,14 +84,14 @@ class OutputBlocks:
                 offset = self._segment.allocate(size)
                 if offset >= 0:
                     return offset
-                waiter = self._begin_to_wait(size)
+                waiter = self._add_waiter(size)
             self._wait(waiter)
 
     def allocate_each(self, sizes: Sequence[int]) -> List[int]:
-        """Reserve blocks of these sizes; return their offsets. None is reserved while this waits for the others.
+        """The offsets of blocks of these sizes; waits until there are all, and holds none of them while it waits.
 
         Raises:
-            TritonModelException: If there is no room and nothing that could make any.
+            TritonModelException: If the bytes do not fit and no block can become free.
         """
         while True:
             with self._lock:
@@ -95,7 +107,7 @@ class OutputBlocks:
                     return offsets
                 for offset in offsets:
                     self._segment.release(offset)
-                waiter = self._begin_to_wait(sum(sizes))
+                waiter = self._add_waiter(sum(sizes))
             self._wait(waiter)
 
     def _wait(self, waiter: Waiter) -> None:
@@ -103,8 +115,8 @@ class OutputBlocks:
         self._channel.send(pack(WantRelease()))
         self._channel.wait(waiter)
 
-    def _begin_to_wait(self, size: int) -> Waiter:
-        held = sum(block for offset, block in self._held.items() if offset not in self._sent)
+    def _add_waiter(self, size: int) -> Waiter:
+        held = sum(block for offset, block in self._model_blocks.items() if offset not in self._sent)
         if size > self._segment.capacity or self._segment.in_use <= held:
             raise TritonModelException(
                 f"outputs of {size} bytes do not fit into the output segment of {self._segment.capacity} bytes"
@@ -119,65 +131,67 @@ class OutputBlocks:
             for offset in message.blocks:
                 if offset in self._sent:
                     self._sent.discard(offset)
-                    if offset in self._held:
+                    if offset in self._model_blocks:
                         continue  # the model may still write to it
                 self._segment.release(offset)
             waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             self._channel.finish(waiter)
 
-    def forget(self) -> None:
-        """In a process the model forked: what it wrote would land in its parent's answers."""
-        self._lock = threading.Lock()  # another thread may have held it
-        self._segment = _ParentsSegment()
+    def detach(self) -> None:
+        """Stop allocating, in a child that the model forked: its writes would land in responses of its parent."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._segment = _ForeignSegment()
 
     def trim(self) -> None:
-        """Give free pages back to the system, and to the host what waits for a message to take it along."""
+        """Return free pages to the system, and send what waits to go along with a message."""
         with self._lock:
             self._free_dropped()
             self._segment.trim()
         self._channel.post(b"")
 
-    # -- blocks the model writes to itself ------------------------------------------------------------------------
+    # -- blocks that the model writes to itself -------------------------------------------------------------------
 
-    def hold(self, size: int) -> tuple[int, memoryview]:
-        """Reserve a block for the model to write to: its offset and its bytes, which stay its own while referred to."""
+    def allocate_for_model(self, size: int) -> tuple[int, memoryview]:
+        """A block for `Tensor.allocate`: its offset, and its bytes, which stay the model's while it refers to them."""
         offset = self.allocate(max(size, 1))
         array = np.frombuffer(self.view, np.uint8, size, offset)
         with self._lock:
-            self._held[offset] = block_size(max(size, 1))
-        self._references[offset] = weakref.ref(array, lambda _: self._let_go(offset))
+            self._model_blocks[offset] = block_size(max(size, 1))
+        self._references[offset] = weakref.ref(array, lambda _: self._on_dropped(offset))
         return offset, array.data
 
-    def take_over(self, tensor: Tensor) -> int:
-        """The held block a tensor lies in, which is the host's from now on, too; -1 if the tensor must be copied.
+    def hand_over(self, tensor: Tensor) -> int:
+        """The block that *tensor* was allocated in, from now on the host's as well; -1 if the tensor must be copied.
 
-        It must be if it was sent before: the host may hand the block back while the later message is under way.
+        A tensor that was sent before is copied: the host may release the block for the first message while the second
+        one is on its way.
         """
-        offset, tensor._place = tensor._place, None  # noqa: SLF001 - made for this
+        offset, tensor._block = tensor._block, None  # noqa: SLF001 - the guest's half of Tensor
         if offset is None:
             return -1
         with self._lock:
             self._sent.add(offset)
-        return int(offset)
+        return offset
 
-    def _let_go(self, offset: int) -> None:
+    def _on_dropped(self, offset: int) -> None:
+        # A weak reference's callback: it runs between any two lines, maybe of a thread that holds the lock.
         self._references.pop(offset, None)
         self._dropped.append(offset)
 
     def _free_dropped(self) -> None:
         for _ in range(len(self._dropped)):
             offset = self._dropped.popleft()
-            del self._held[offset]
+            del self._model_blocks[offset]
             if offset not in self._sent:
                 self._segment.release(offset)
 
 
-class InputLease:
-    """One input block that requests or results refer to.
+class BorrowedBlock:
+    """One input block that received tensors refer to.
 
     Attributes:
-        view: The segment's bytes; every tensor is a part of it.
+        view: The bytes of the segment; every tensor must be a slice of it.
     """
 
     __slots__ = ("_array", "view")
@@ -186,52 +200,34 @@ class InputLease:
         self._array: Any = np.frombuffer(segment, np.uint8)
         self.view: memoryview = self._array.data
 
-    def references(self) -> int:
-        """How many references there are to what all views are made of, this question's own among them."""
-        return sys.getrefcount(self._array)
-
-    def end(
-        self, block: int, kept: Dict[int, Any], give_back: Callable[[int], None], *, is_known: bool = True
-    ) -> Optional[Callable[[], None]]:
-        """Let go of the block; None where nobody refers to it any more.
-
-        Else *give_back* is called with it when the last reference goes, on whichever thread that happens; *kept* holds
-        what that takes. Unless *is_known*, the host has yet to be told that the block is kept, and must not hear
-        earlier that it is given back: then not before what is returned was called.
-        """
-        self.view = _NOTHING
-        if self.references() == _ALONE:
-            return None
-        array = self._array
-        is_gone = False
-
-        def settle() -> None:
-            if is_gone and is_known and kept.pop(block, None) is not None:  # one thread only gets it
-                give_back(block)
-
-        def gone(_: Any) -> None:
-            nonlocal is_gone
-            is_gone = True
-            settle()
-
-        def tell() -> None:
-            nonlocal is_known
-            is_known = True
-            settle()
-
-        kept[block] = weakref.ref(array, gone)
+    def drop(self) -> Any:
+        """Drop this object's own reference; a weak reference to what others still refer to, None if nobody does."""
+        reference = weakref.ref(self._array)
+        self.view = _NO_BYTES
         self._array = None
-        return tell
+        return None if reference() is None else reference
 
 
-_NOTHING = memoryview(b"")
+_NO_BYTES = memoryview(b"")
 
 
-def _count_alone() -> int:
-    """What `references` answers where there is no view; interpreters differ in how they count a question's own."""
-    lease = InputLease(_NOTHING)
-    lease.view = _NOTHING
-    return lease.references()
+class KeptBlocks:
+    """Input blocks that the model refers to beyond the batch or the result they came with."""
 
+    def __init__(self, release: Callable[[int], None]) -> None:
+        """Call *release* with a block when nothing refers to it any more, on whichever thread that happens."""
+        self._release = release
+        self._references: Dict[int, Any] = {}
 
-_ALONE = _count_alone()
+    def add(self, block: int, reference: Optional[Any]) -> None:
+        """Watch *block*, or release it at once, by what `BorrowedBlock.drop` returned for it."""
+        array = None if reference is None else reference()
+        if array is None:  # also where the last reference went since `drop`
+            self._release(block)
+            return
+
+        def on_dropped(_: Any) -> None:
+            self._references.pop(block, None)
+            self._release(block)
+
+        self._references[block] = weakref.ref(array, on_dropped)

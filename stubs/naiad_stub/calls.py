@@ -1,7 +1,17 @@
 """Calls of a model to other models (BLS), through the host.
 
-Inputs are copied once into the caller's output segment, results come in its input segment. Any number of threads and
-coroutines may have calls under way; each thread that waits takes part in reading the channel.
+A call's inputs are copied once into the output segment (CALL); its results arrive in the input segment (RESULT). Any
+number of threads and coroutines may have calls in progress. Each has a number, by which whichever thread reads the
+channel files its results:
+
+- A thread in `exec` waits on its call with `Channel.wait`, so it takes part in reading the channel.
+- `async_exec` returns a future. The thread's event loop watches the channel's socket meanwhile.
+- A `ResponseIterator` does either for each result, and reports in batches how many were consumed (RESULTS_CONSUMED).
+  The host stops sending to a caller that consumes nothing.
+
+Deadlocks: two models may wait on each other for ever. The host looks for cycles of waiting instances. It knows of calls
+by the main thread (CALL_BLOCKING, CALL_AWAITED). For calls by other threads it sends BLOCKED_QUERY, which this module
+answers by looking whether any thread of the model could go on (`blocked_threads`).
 """
 
 from __future__ import annotations
@@ -10,53 +20,55 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple, Union
 
-from naiad_stub import layout, standstill, wire
-from naiad_stub.blocks import InputLease, OutputBlocks
-from naiad_stub.call_messages import Texts, pack_call
+from naiad_stub import layout, wire
+from naiad_stub.blocked_threads import are_all_blocked
+from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
-from naiad_stub.exchange import TensorWriter
+from naiad_stub.exchange import TensorWriter, Written
+from naiad_stub.memo import Memo
 from naiad_stub.messages import BlockedQuery, CancelCalls, DiscardResults, Notification, ResultsConsumed, pack
-from naiad_stub.request import Calls, InferenceRequest
+from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
+from naiad_stub.runtime import ModelCalls
 from naiad_stub.tensor import Tensor
 
 if TYPE_CHECKING:
     import asyncio
 
 _COPY_LIMIT = 32 << 10
-"""Results up to this many bytes are copied, so that their block is free at once."""
-_TAKEN_RESULTS = 64
-_TAKEN_BYTES = 1 << 20
-"""After so many results, or bytes of them, the host is told that they were taken."""
+"""Results up to this many bytes are copied out of their block, which is then free at once."""
+_REPORT_RESULTS = 64
+_REPORT_BYTES = 1 << 20
+"""Consumed results, and bytes of them, after which the host is sent RESULTS_CONSUMED."""
 
 
-class _Call:
-    """One call under way.
+class PendingCall:
+    """One call in progress.
 
     Attributes:
         number: Its number.
-        arrived: Results that nobody took yet, as payloads of RESULT.
-        is_ended: Whether the last one has arrived.
-        waiter: Of the thread that waits for the next one.
-        notify: Called as well, on the loop that awaits the next one.
-        is_left: Whether nobody will take any more.
+        arrived: Results that arrived and were not consumed, as payloads of RESULT.
+        is_ended: Whether the last result has arrived.
+        waiter: The thread that waits for the next result.
+        notify: Called, as well, when the next result arrives; schedules what awaits it.
+        is_discarded: Whether further results are discarded.
     """
 
-    __slots__ = ("arrived", "is_ended", "is_left", "notify", "number", "waiter")
+    __slots__ = ("arrived", "is_discarded", "is_ended", "notify", "number", "waiter")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.arrived: deque[bytes] = deque()
-        self.is_ended = self.is_left = False
+        self.is_ended = self.is_discarded = False
         self.waiter: Optional[Waiter] = None
         self.notify: Optional[Callable[[], None]] = None
 
 
-class CallDesk(Calls):
-    """Makes the calls of one model.
+class HostCalls(ModelCalls):
+    """The calls of one model.
 
     Attributes:
         is_open: Whether the model may call: after `initialize` and before `finalize`.
@@ -67,61 +79,56 @@ class CallDesk(Calls):
         self._channel = channel
         self._inputs = inputs
         self._tensors = TensorWriter(blocks, ())
-        self._kept: Dict[int, Any] = {}
+        self._kept = KeptBlocks(channel.release_input)
         self._numbers = itertools.count(1)
-        self._calls: Dict[int, _Call] = {}
-        self._layouts: Dict[bytes, List[layout.Place]] = {}
+        self._calls: Dict[int, PendingCall] = {}
+        self._layouts: Memo[bytes, List[layout.Place]] = Memo(layout.KEPT)
         self._main = threading.main_thread().ident
-        self._waiting: Dict[int, _Call] = {}  # by the thread that waits for it
-        self.get_response_sender_of: Callable[[InferenceRequest], Any] = super().get_response_sender
-        channel.handlers[wire.Kind.RESULT] = self._on_result  # undecoded: on the request path
+        self._waiting: Dict[int, PendingCall] = {}  # by the thread that waits for it
+        channel.handlers[wire.Kind.RESULT] = self._on_result  # as bytes: it is on the request path
         channel.add_handler(BlockedQuery, self._on_blocked_query)
 
-    def get_response_sender(self, request: InferenceRequest) -> Any:
-        """The sender that answers *request*."""
-        return self.get_response_sender_of(request)
-
-    def exec(self, request: InferenceRequest, decoupled: bool) -> Any:  # noqa: FBT001
+    def exec(self, request: InferenceRequest, decoupled: bool) -> Any:  # noqa: FBT001 - the API's signature
         """Run *request* on its model and wait for the response; an iterator over responses if *decoupled*."""
-        call = self._begin(request, wire.CALL_BLOCKING, decoupled=decoupled)
+        call = self._start(request, wire.CALL_BLOCKING, decoupled=decoupled)
         if decoupled:
-            return ResponseIterator._of(self, call)  # noqa: SLF001 - made for this
+            return ResponseIterator._of(self, call)  # noqa: SLF001 - the guest's half of the class
         try:
             self.wait(call)
-        except BaseException:  # raised by a signal handler of the model: nobody will take the result
-            self.leave(call)
+        except BaseException:  # raised by a signal handler of the model: the result has no reader
+            self.discard(call)
             raise
-        return self.next_of(call)[0]
+        return self.next_result(call)[0]
 
-    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001
+    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001 - likewise
         """The same as an awaitable; needs a running event loop, which takes part in reading the channel."""
-        import asyncio  # whoever awaits has imported it
+        import asyncio  # the caller has imported it already
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        call = self._begin(request, wire.CALL_AWAITED, decoupled=decoupled)
+        call = self._start(request, wire.CALL_AWAITED, decoupled=decoupled)
 
-        def arrived() -> None:
+        def on_arrival() -> None:
             if not future.done():
                 future.set_result(
-                    ResponseIterator._of(self, call) if decoupled else self.next_of(call)[0]  # noqa: SLF001 - likewise
+                    ResponseIterator._of(self, call) if decoupled else self.next_result(call)[0]  # noqa: SLF001 - likewise
                 )
 
-        def done(future: asyncio.Future[Any]) -> None:
+        def on_done(future: asyncio.Future[Any]) -> None:
             self._channel.unwatch(loop)
             if future.cancelled():
                 self.cancel(call)
-                self.leave(call)
+                self.discard(call)
 
         self._channel.watch(loop)
-        future.add_done_callback(done)
-        self.when_arrived(call, loop, arrived)
+        future.add_done_callback(on_done)
+        self.call_on_arrival(call, loop, on_arrival)
         return future
 
     # -- what iterators need --------------------------------------------------------------------------------------
 
-    def when_arrived(self, call: _Call, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
-        """Have *then* called on *loop*, which is this thread's, as soon as a result is there."""
+    def call_on_arrival(self, call: PendingCall, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
+        """Call *then* on *loop*, which must be this thread's, as soon as a result has arrived."""
 
         def notify() -> None:
             if running_loop() is loop:
@@ -129,8 +136,8 @@ class CallDesk(Calls):
             else:
                 try:
                     loop.call_soon_threadsafe(then)
-                except RuntimeError:  # the loop is closed: nobody awaits it any more
-                    self.leave(call)
+                except RuntimeError:  # the loop is closed: the result has no reader
+                    self.discard(call)
 
         call.notify = notify
         if call.arrived or call.is_ended:
@@ -145,11 +152,11 @@ class CallDesk(Calls):
         """End one `watch`."""
         self._channel.unwatch(loop)
 
-    def wait(self, call: _Call) -> None:
-        """Wait until a result is there or there will be none."""
+    def wait(self, call: PendingCall) -> None:
+        """Wait until a result has arrived or there will be none."""
         while not (call.arrived or call.is_ended):
             call.waiter = waiter = Waiter()
-            if call.arrived or call.is_ended:
+            if call.arrived or call.is_ended:  # another thread read it before it could see the waiter
                 return
             thread = threading.get_ident()
             self._waiting[thread] = call
@@ -158,40 +165,41 @@ class CallDesk(Calls):
             finally:
                 self._waiting.pop(thread, None)
 
-    def next_of(self, call: _Call) -> Tuple[InferenceResponse, int]:
-        """Take the next result that is there, and its bytes."""
+    def next_result(self, call: PendingCall) -> Tuple[InferenceResponse, int]:
+        """Consume the next result that has arrived; the response and its bytes."""
         return self._read(call.arrived.popleft())
 
-    def taken(self, call: _Call, count: int) -> None:
-        """Tell the host that the model has taken *count* more results."""
+    def report_consumed(self, call: PendingCall, count: int) -> None:
+        """Tell the host that *count* more results were consumed, so that it may send more."""
         if not call.is_ended:
             self._channel.send(pack(ResultsConsumed(call.number, count)))
 
-    def cancel(self, call: _Call) -> None:
-        """Tell the called model that the results are not wanted any more; they come until it ends."""
+    def cancel(self, call: PendingCall) -> None:
+        """Cancel the called model's request; its results arrive until it ends."""
         if not call.is_ended:
             self._channel.post(pack(CancelCalls([call.number])))
 
-    def leave(self, call: _Call) -> None:
-        """Take no further results. Callable anywhere."""
-        call.is_left = True
+    def discard(self, call: PendingCall) -> None:
+        """Discard all further results. Callable from finalizers."""
+        call.is_discarded = True
         if not call.is_ended:
             self._calls.pop(call.number, None)
             self._channel.post(pack(DiscardResults([call.number])))
-        self._drop_results(call)
+        self._release_results(call)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def _begin(self, request: InferenceRequest, waits: int, *, decoupled: bool) -> _Call:
+    def _start(self, request: InferenceRequest, waiting: int, *, decoupled: bool) -> PendingCall:
+        """Send CALL. *waiting* is the flag for a caller that waits on the main thread."""
         if not self.is_open:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if request._handle is not None:  # noqa: SLF001 - made for this
+        if request._handle is not None:  # noqa: SLF001 - the guest's half of the class
             raise TritonModelException("Only requests that the model made itself can be run on other models.")
-        call = _Call(next(self._numbers))
+        call = PendingCall(next(self._numbers))
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if threading.get_ident() == self._main:
-            flags |= waits
-        texts = Texts(request)
+            flags |= waiting
+        texts = CallTexts(request)
         written = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
         self._calls[call.number] = call
         try:
@@ -202,18 +210,18 @@ class CallDesk(Calls):
         return call
 
     def _on_result(self, payload: bytes) -> None:
-        """Take a RESULT; on whichever thread reads."""
+        """File a RESULT under its call; called on the thread that reads the channel."""
         number, _, flags, _, _, _ = wire.RESULT_HEAD.unpack_from(payload)
         call = self._calls.get(number)
-        if call is None:  # nobody looks at it any more
-            self._give_back(payload)
+        if call is None:  # discarded
+            self._release_block(payload)
             return
         call.arrived.append(payload)
         if flags & wire.FINAL:
             call.is_ended = True
             self._calls.pop(number, None)
-        if call.is_left:  # by another thread, just now
-            self._drop_results(call)
+        if call.is_discarded:  # by another thread, since the look-up
+            self._release_results(call)
         notify, call.notify = call.notify, None
         if notify is not None:
             notify()
@@ -223,19 +231,19 @@ class CallDesk(Calls):
 
     def _on_blocked_query(self, query: BlockedQuery) -> None:
         """Report whether every thread of the model is blocked; called on the thread that reads the channel."""
-        is_blocked = standstill.is_reached(self._waiting)
+        is_blocked = are_all_blocked(self._waiting)
         fields = {"number": str(query.number), "is_so": str(int(is_blocked))}
         self._channel.post(pack(Notification("standstill", fields)))
 
-    def _drop_results(self, call: _Call) -> None:
+    def _release_results(self, call: PendingCall) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                self._give_back(call.arrived.popleft())
+                self._release_block(call.arrived.popleft())
 
-    def _give_back(self, payload: bytes) -> None:
+    def _release_block(self, payload: bytes) -> None:
         block = wire.RESULT_HEAD.unpack_from(payload)[1]
         if block >= 0:
-            self._channel.give_back(block)
+            self._channel.release_input(block)
 
     def _read(self, payload: bytes) -> Tuple[InferenceResponse, int]:
         _, block, flags, code, text_size, layout_size = wire.RESULT_HEAD.unpack_from(payload)
@@ -251,62 +259,119 @@ class CallDesk(Calls):
         return InferenceResponse._received(tensors, None, text), size  # noqa: SLF001 - likewise
 
     def _tensors_of(self, data: bytes, block: int, inline: bytes) -> Tuple[List[Tensor], int]:
+        """The tensors of a layout in *block*, or in *inline* where there is no block; and their bytes together."""
         places = self._layouts.get(data)
         if places is None:
-            places = layout.unpack(data)[0]
-            if len(self._layouts) >= layout.KEPT:
-                self._layouts.clear()
-            self._layouts[data] = places
+            places = self._layouts[data] = layout.unpack(data)[0]
         size = max([place.offset + place.size for place in places], default=0)
-        lease = None
+        borrowed = None
         if block < 0:
             view = memoryview(bytearray(inline))
         elif size <= _COPY_LIMIT:
             view = memoryview(bytearray(self._inputs[block : block + size]))
-            self._channel.give_back_small(block)
+            self._channel.release_small_input(block)
         else:
-            lease = InputLease(self._inputs)
-            view = lease.view[block : block + size]
+            borrowed = BorrowedBlock(self._inputs)
+            view = borrowed.view[block : block + size]
         tensors = [
             Tensor._received(name, code, shape, view[offset : offset + length])  # noqa: SLF001 - likewise
             for _, name, code, shape, offset, length in places
         ]
-        if lease is not None:
-            view = memoryview(b"")
-            if lease.end(block, self._kept, self._channel.give_back) is None:
-                self._channel.give_back(block)
+        if borrowed is not None:
+            view = memoryview(b"")  # ours must not count as a reference of the model's
+            self._kept.add(block, borrowed.drop())
         return tensors, size
 
 
-class ResponseIterator:
-    """The responses of a call to a decoupled model, in their order.
+class CallTexts:
+    """The texts of a call as bytes. Made first: what cannot be sent fails before tensors are copied."""
 
-    Iterates as often as wanted: anew from the first once it was exhausted, else from where it was left. Also an
-    asynchronous iterator, which leaves the event loop free while it waits.
+    __slots__ = ("correlation", "correlation_size", "correlation_text", "model", "outputs", "parameters", "request_id")
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request_id = request._id.encode()  # noqa: SLF001 - the guest's half of the class
+        self.correlation: Union[int, str] = request._correlation  # noqa: SLF001 - likewise
+        self.correlation_text, self.correlation_size = b"", wire.NO_STRING
+        if isinstance(self.correlation, str):
+            self.correlation_text = self.correlation.encode()
+            self.correlation, self.correlation_size = 0, len(self.correlation_text)
+        if max(len(self.request_id), len(self.correlation_text)) > wire.MAX_ID_BYTES:
+            raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
+        self.parameters = request._parameters.encode()  # noqa: SLF001 - likewise
+        self.model = request._model_name.encode()  # noqa: SLF001 - likewise
+        self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()  # noqa: SLF001 - likewise
+
+
+def pack_call(request: InferenceRequest, texts: CallTexts, number: int, flags: int, written: Written) -> bytes:
+    """The CALL frame of *request*, whose tensors `TensorWriter.write` has written."""
+    own, blocks, data, inline, _ = written
+    given = request._trace  # noqa: SLF001 - likewise
+    trace = b""
+    if given is not None and given._key is not None:  # noqa: SLF001 - likewise
+        flags |= wire.CALL_TRACED
+        trace = wire.CALL_TRACE.pack(given._key)  # noqa: SLF001 - likewise
+    head = wire.CALL_HEAD.pack(
+        number,
+        texts.correlation,
+        request._timeout,  # noqa: SLF001 - likewise
+        request._flags,  # noqa: SLF001 - likewise
+        request._model_version,  # noqa: SLF001 - likewise
+        flags,
+        own,
+        len(blocks) >> 3,
+        len(texts.request_id),
+        texts.correlation_size,
+        len(texts.parameters),
+        len(texts.model),
+        len(texts.outputs),
+        len(data),
+    )
+    body = b"".join(
+        (
+            head,
+            blocks,
+            trace,
+            texts.request_id,
+            texts.correlation_text,
+            texts.parameters,
+            texts.model,
+            texts.outputs,
+            data,
+            inline,
+        )
+    )
+    return wire.frame(wire.Kind.CALL, body)
+
+
+class ResponseIterator:
+    """The responses of a call to a decoupled model, in order.
+
+    Can be iterated again: from the first response once it was exhausted, else from where the last iteration stopped.
+    It is an asynchronous iterator as well, which leaves the event loop free while it waits.
     """
 
-    __slots__ = ("_call", "_desk", "_position", "_responses", "_untold", "_untold_bytes")
+    __slots__ = ("_call", "_calls", "_position", "_responses", "_unreported", "_unreported_bytes")
     __module__ = API_MODULE
 
-    _desk: CallDesk
-    _call: _Call
+    _calls: HostCalls
+    _call: PendingCall
     _responses: List[InferenceResponse]
     _position: int
-    _untold: int
-    _untold_bytes: int
+    _unreported: int
+    _unreported_bytes: int
 
     def __init__(self) -> None:
         raise TypeError("ResponseIterator: No constructor defined!")
 
     @classmethod
-    def _of(cls, desk: CallDesk, call: _Call) -> ResponseIterator:
+    def _of(cls, calls: HostCalls, call: PendingCall) -> ResponseIterator:
         self = cls.__new__(cls)
-        self._desk = desk
+        self._calls = calls
         self._call = call
         self._responses = []
         self._position = 0
-        self._untold = 0
-        self._untold_bytes = 0
+        self._unreported = 0
+        self._unreported_bytes = 0
         return self
 
     def __iter__(self) -> ResponseIterator:
@@ -316,10 +381,10 @@ class ResponseIterator:
 
     def __next__(self) -> InferenceResponse:
         if self._position == len(self._responses):
-            self._desk.wait(self._call)
+            self._calls.wait(self._call)
             if not self._call.arrived:
                 raise StopIteration("Iteration is done for the responses.")
-            self._take()
+            self._consume()
         self._position += 1
         return self._responses[self._position - 1]
 
@@ -332,34 +397,34 @@ class ResponseIterator:
 
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            self._desk.watch(loop)
-            self._desk.when_arrived(self._call, loop, lambda: None if future.done() else future.set_result(None))
+            self._calls.watch(loop)
+            self._calls.call_on_arrival(self._call, loop, lambda: None if future.done() else future.set_result(None))
             try:
                 await future
             finally:
-                self._desk.unwatch(loop)
+                self._calls.unwatch(loop)
         try:
             return self.__next__()
         except StopIteration:
             raise StopAsyncIteration from None
 
     def cancel(self) -> None:
-        """Cancel the call; whether responses stop before their end is the called model's to decide."""
-        self._desk.cancel(self._call)
+        """Cancel the call; the called model decides whether it ends its responses early."""
+        self._calls.cancel(self._call)
 
     def _is_exhausted(self) -> bool:
         return self._position == len(self._responses) and self._call.is_ended and not self._call.arrived
 
-    def _take(self) -> None:
-        response, size = self._desk.next_of(self._call)
+    def _consume(self) -> None:
+        response, size = self._calls.next_result(self._call)
         self._responses.append(response)
-        self._untold += 1
-        self._untold_bytes += size
-        if self._untold >= _TAKEN_RESULTS or self._untold_bytes >= _TAKEN_BYTES:
-            self._desk.taken(self._call, self._untold)
-            self._untold = self._untold_bytes = 0
+        self._unreported += 1
+        self._unreported_bytes += size
+        if self._unreported >= _REPORT_RESULTS or self._unreported_bytes >= _REPORT_BYTES:
+            self._calls.report_consumed(self._call, self._unreported)
+            self._unreported = self._unreported_bytes = 0
 
     def __del__(self) -> None:
         call = getattr(self, "_call", None)
         if call is not None:
-            self._desk.leave(call)
+            self._calls.discard(call)

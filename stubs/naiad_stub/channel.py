@@ -63,7 +63,7 @@ class Channel:
     Attributes:
         handlers: What is called with the payload of each frame of a kind, by whichever thread reads it; it must
             neither wait nor fail. Frames of all other kinds are queued for `receive`.
-        queued: Called when frames were queued by a thread other than the one in `receive`; None while that waits here.
+        on_queued: Called when a thread has queued frames; None while the main thread waits in `receive`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -77,7 +77,7 @@ class Channel:
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
         self.handlers: Dict[int, Callable[[bytes], None]] = {}
-        self.queued: Optional[Callable[[], None]] = None
+        self.on_queued: Optional[Callable[[], None]] = None
         self._send_lock = threading.Lock()
         self._posted: deque[Union[bytes, Callable[[], bytes]]] = deque()
         self._returned: deque[int] = deque()  # input blocks to be given back with one of the next messages
@@ -103,7 +103,7 @@ class Channel:
 
         self.handlers[kind] = handle
 
-    def poll_busily(self, limit_us: int) -> None:
+    def enable_busy_poll(self, limit_us: int) -> None:
         """From now on ask again and again, instead of sleeping, where messages come every *limit_us* microseconds."""
         self._busy = BusyPoll(limit_us)
 
@@ -131,12 +131,12 @@ class Channel:
         """Have the next message, or `flush`, take along the frames that *make* makes then. Callable anywhere."""
         self._posted.append(make)
 
-    def give_back(self, block: int) -> None:
+    def release_input(self, block: int) -> None:
         """Tell the host with the next message that nothing refers to an input block any more. Callable anywhere."""
         self._returned.append(block)
         self._is_return_due = True
 
-    def give_back_small(self, block: int) -> None:
+    def release_small_input(self, block: int) -> None:
         """Likewise for a block that may as well wait for others."""
         self._returned.append(block)
         if len(self._returned) >= _RETURNS_RIDE:
@@ -296,8 +296,8 @@ class Channel:
                 self._frames.append((kind, payload))
                 if self._followers:
                     self.finish(self._receiver)
-                if self.queued is not None:
-                    self.queued()
+                if self.on_queued is not None:
+                    self.on_queued()
         return True
 
     def _wait(self) -> int:
@@ -361,15 +361,15 @@ class Channel:
             self.poll()
         except HostGoneError:
             loop.remove_reader(self._socket.fileno())
-            if self.queued is not None:
-                self.queued()
+            if self.on_queued is not None:
+                self.on_queued()
 
     @property
     def is_gone(self) -> bool:
         """Whether the host has closed its end."""
         return self._is_gone
 
-    def forget(self) -> None:
+    def detach(self) -> None:
         """In a process the model forked: this socket is its parent's, two voices on it would be none."""
         self._is_gone = True
         self._send_lock = threading.Lock()

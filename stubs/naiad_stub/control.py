@@ -1,76 +1,56 @@
-"""`pb_utils.load_model`, `unload_model` and `is_model_ready`: models that have the server load, unload and tell.
+"""`pb_utils.load_model`, `unload_model` and `is_model_ready`: a model controls other models of the server.
 
 Texts are the reference's (PB src/model_loader.cc).
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NoReturn, Optional
+from typing import Any, Dict, Mapping, Optional
 
-from naiad_stub import wire
+from naiad_stub import runtime, wire
 from naiad_stub.arguments import text
-from naiad_stub.asking import Asking, RefusedError
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.queries import QueryError, ServerQueries
 
 _LOAD = "Failed to load model"
 _UNLOAD = "Failed to unload model"
 _READY = "Failed to check model readiness"
-_MOST_BYTES = wire.MAX_FRAME - (1 << 20)
+_MAX_BYTES = wire.MAX_FRAME - (1 << 20)
 
 
-class Control:
-    """What models ask about other models. A server, or a test, puts its own in place of this one."""
+class HostControl(runtime.ModelControl):
+    """Controls models through queries to the server."""
 
-    def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:  # noqa: ARG002
-        """Load a model, with a configuration and files if they are given."""
-        _refuse(_LOAD, model_name)
-
-    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: ARG002, FBT001
-        """Begin to unload a model."""
-        _refuse(_UNLOAD, model_name)
-
-    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002
-        """Whether a model can infer."""
-        _refuse(_READY, model_name)
-
-
-class ServerControl(Control):
-    """Asks the server."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, queries: ServerQueries) -> None:
+        self._queries = queries
 
     def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:
         """Load a model and wait until it is loaded."""
         fields = {"name": model_name, "config": config}
         for path, content in (files or {}).items():
-            # Any bytes survive the way through a string and back.
+            # surrogateescape: the fields of a query are strings, and so any bytes survive the way there and back.
             fields[f"file {path}"] = content.decode("utf-8", "surrogateescape")
         size = sum([len(content) for content in (files or {}).values()], len(config))
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             raise TritonModelException(
-                f"{_LOAD}: configuration and files of '{model_name}' have {size} bytes together, at most {_MOST_BYTES} "
+                f"{_LOAD}: configuration and files of '{model_name}' have {size} bytes together, at most {_MAX_BYTES} "
                 "can be handed over; put the files into the model repository"
             )
-        self._ask("model.load", _LOAD, fields)
+        self._query("model.load", _LOAD, fields)
 
-    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: FBT001 - the hook's signature
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: FBT001 - the API's signature
         """Begin to unload a model."""
-        self._ask("model.unload", _UNLOAD, {"name": model_name, "dependents": "1" if unload_dependents else ""})
+        self._query("model.unload", _UNLOAD, {"name": model_name, "dependents": "1" if unload_dependents else ""})
 
     def is_model_ready(self, model_name: str, model_version: str) -> bool:
-        """Whether a model can infer."""
-        return self._ask("model.ready", _READY, {"name": model_name, "version": model_version}) == "1"
+        """Whether a model accepts requests."""
+        return self._query("model.ready", _READY, {"name": model_name, "version": model_version}) == "1"
 
-    def _ask(self, what: str, prefix: str, fields: Mapping[str, str]) -> str:
+    def _query(self, subject: str, prefix: str, fields: Mapping[str, str]) -> str:
         try:
-            return self._asking.ask(what, fields)
-        except RefusedError as error:
+            return self._queries.send(subject, fields)
+        except QueryError as error:
             raise TritonModelException(f"{prefix}: {error.message}") from None
-
-
-server = Control()
-"""The hook; looked up at every call, so assign to `naiad_stub.control.server`."""
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
@@ -92,24 +72,19 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
         if not isinstance(content, bytes):
             raise TypeError(f"{rule}, got {type(content).__name__} in place of bytes")
     named = {text(f"{rule}: a path", path): content for path, content in files.items()} if files is not None else None
-    server.load_model(model_name, config, named)
+    runtime.current().control.load_model(model_name, config, named)
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Have the server begin to unload a model; does not wait until it is unloaded."""
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: FBT001, FBT002 - the API's signature
+    """Have the server begin to unload a model; returns before it is unloaded."""
     model_name = text("unload_model takes model_name as str", model_name)
     if not isinstance(unload_dependents, (bool, int)):
         raise TypeError(f"unload_model takes unload_dependents as bool, got {type(unload_dependents).__name__}")
-    server.unload_model(model_name, bool(unload_dependents))
+    runtime.current().control.unload_model(model_name, bool(unload_dependents))
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Ask the server whether a model can infer; an empty version is the latest one."""
+    """Whether a model of the server accepts requests; an empty version is the latest one."""
     model_name = text("is_model_ready takes model_name as str", model_name)
     model_version = text("is_model_ready takes model_version as str", model_version)
-    return server.is_model_ready(model_name, model_version)
-
-
-def _refuse(prefix: str, model_name: str) -> NoReturn:
-    """Say that there is no server."""
-    raise TritonModelException(f"{prefix}: there is no server here that could answer for '{model_name}'")
+    return runtime.current().control.is_model_ready(model_name, model_version)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any, List, Optional, Tuple
 
 from naiad_stub import layout, wire
-from naiad_stub.blocks import InputLease, OutputBlocks
+from naiad_stub.blocks import BorrowedBlock, OutputBlocks
 from naiad_stub.datatypes import Buffer
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.memo import Memo
 from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import align
@@ -40,10 +41,19 @@ class Ticket:
         has_sender: Whether the model has asked for its sender.
         closed_after: How many responses `execute` returned for it, once what it returned or raised has answered it.
         batch: The batch it came in.
-        answers: How it was answered so far (`naiad_stub.sender.Answers`), None where that was left to `execute`.
+        sender_state: Its responses so far (`naiad_stub.sender.SenderState`); None while only `execute` responds.
     """
 
-    __slots__ = ("__weakref__", "answers", "batch", "closed_after", "has_sender", "is_cancelled", "key", "requested")
+    __slots__ = (
+        "__weakref__",
+        "batch",
+        "closed_after",
+        "has_sender",
+        "is_cancelled",
+        "key",
+        "requested",
+        "sender_state",
+    )
 
     def __init__(self, key: int, requested: Sequence[str], batch: Batch) -> None:
         self.key = key
@@ -51,7 +61,7 @@ class Ticket:
         self.batch = batch
         self.is_cancelled = self.has_sender = False
         self.closed_after: Optional[int] = None
-        self.answers: Any = None
+        self.sender_state: Any = None
 
 
 class Batch:
@@ -60,18 +70,18 @@ class Batch:
     Attributes:
         number: The host's number of the batch.
         block: The block its inputs are in; less than 0 if there is none.
-        lease: Holds that block.
+        borrowed: The model's references to that block, None if there is none.
         requests: The requests, in the host's order.
         tickets: Their tickets.
         started: When `execute` was called (monotonic ns).
     """
 
-    __slots__ = ("block", "lease", "number", "requests", "started", "tickets")
+    __slots__ = ("block", "borrowed", "number", "requests", "started", "tickets")
 
-    def __init__(self, number: int, block: int, lease: Optional[InputLease]) -> None:
+    def __init__(self, number: int, block: int, borrowed: Optional[BorrowedBlock]) -> None:
         self.number = number
         self.block = block
-        self.lease = lease
+        self.borrowed = borrowed
         self.requests: List[InferenceRequest] = []
         self.tickets: List[Ticket] = []
         self.started = 0
@@ -100,7 +110,7 @@ class BatchReader:
         self._input_names = input_names
         self._output_names = output_names
         self._state_names = state_names
-        self._layouts: dict[bytes, tuple[list[_Input], Sequence[str], Sequence[str]]] = {}
+        self._layouts: Memo[bytes, tuple[list[_Input], Sequence[str], Sequence[str]]] = Memo(layout.KEPT)
 
     def read(self, payload: bytes) -> Batch:
         """The batch of one EXECUTE payload."""
@@ -112,9 +122,9 @@ class BatchReader:
             view = memoryview(bytearray(payload[position:end]))  # a model may write to its inputs
             position = end
         else:
-            lease = InputLease(self._inputs)
-            batch = Batch(number, block, lease)
-            view = lease.view
+            borrowed = BorrowedBlock(self._inputs)
+            batch = Batch(number, block, borrowed)
+            view = borrowed.view
         for _ in range(count):
             position = self._request(payload, position, batch, view)
         return batch
@@ -174,8 +184,6 @@ class BatchReader:
         requested = (
             self._output_names if positions is None else [self._output_names[position] for position in positions]
         )
-        if len(self._layouts) >= layout.KEPT:
-            self._layouts.clear()
         # The host wants to have states whatever the client asks for, which is not told of them.
         sent = [*requested, *self._state_names] if self._state_names else requested
         self._layouts[data] = tensors, requested, sent
@@ -201,7 +209,7 @@ class TensorWriter:
     def __init__(self, blocks: OutputBlocks, names: Sequence[str]) -> None:
         self._blocks = blocks
         self._indices = {name: index for index, name in enumerate(names)}
-        self._layouts: dict[Any, tuple[bytes, list[int], int]] = {}
+        self._layouts: Memo[Any, tuple[bytes, list[int], int]] = Memo(layout.KEPT)
 
     def write(self, tensors: Sequence[Tensor]) -> Written:
         """Copy *tensors* where they are not there already.
@@ -212,7 +220,7 @@ class TensorWriter:
         described = []
         buffers = []
         for tensor in tensors:
-            if tensor._place is not None:  # noqa: SLF001 - made for this
+            if tensor._block is not None:  # noqa: SLF001 - made for this
                 return self._write_each(tensors)
             code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
             described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
@@ -238,7 +246,7 @@ class TensorWriter:
             code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
             described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
             payloads.append((tensor, buffer, size))
-            if tensor._place is not None and not any(other is tensor for other in placed):  # noqa: SLF001 - likewise
+            if tensor._block is not None and not any(other is tensor for other in placed):  # noqa: SLF001 - likewise
                 placed.append(tensor)
             elif size:
                 copied.append(size)
@@ -248,7 +256,7 @@ class TensorWriter:
         blocks = []
         total = 0
         for tensor, buffer, size in payloads:
-            block = self._blocks.take_over(tensor)
+            block = self._blocks.hand_over(tensor)
             if block < 0 and size:
                 block = next(own)
                 self._blocks.view[block : block + size] = buffer
@@ -269,8 +277,6 @@ class TensorWriter:
             places.append(layout.Place(self._indices.get(name, wire.OTHER_NAME), name, code, shape, offset, size))
             total = offset + size
         packed = layout.pack(places), [place.offset for place in places], total if any(p.size for p in places) else 0
-        if len(self._layouts) >= layout.KEPT:
-            self._layouts.clear()
         self._layouts[(outputs, True) if apart else outputs] = packed
         return packed
 

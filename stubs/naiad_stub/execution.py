@@ -9,15 +9,16 @@ import gc
 import threading
 import time
 from collections.abc import Coroutine
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from naiad_stub import loader, wire
+from naiad_stub.blocks import KeptBlocks
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
-from naiad_stub.sender import Sending
+from naiad_stub.sender import HostSenders
 
 _RELEASE_RESCHEDULE = 2
 
@@ -28,7 +29,7 @@ class Execution:
     Args:
         channel: To the host.
         writer: Encodes responses.
-        sending: The response senders.
+        senders: The response senders.
         execute: The model's method, None if it has none.
         instance_name: For errors.
         model_file: For errors.
@@ -39,7 +40,7 @@ class Execution:
         self,
         channel: Channel,
         writer: ResponseWriter,
-        sending: Sending,
+        senders: HostSenders,
         execute: Optional[Callable[[Any], Any]],
         instance_name: str,
         model_file: str,
@@ -47,12 +48,12 @@ class Execution:
     ) -> None:
         self._channel = channel
         self._writer = writer
-        self._sending = sending
+        self._senders = senders
         self._execute = execute
         self._instance_name = instance_name
         self._model_file = model_file
         self._log = log
-        self._kept: Dict[int, Any] = {}
+        self._kept = KeptBlocks(channel.release_input)
         self._batch: Optional[Batch] = None  # of which entries are being made
         self._thread = 0  # the thread that makes them
         self._entries: List[bytes] = []  # made and not sent yet
@@ -60,7 +61,7 @@ class Execution:
 
     def begin(self, batch: Batch) -> Any:
         """Call `execute`; answer the batch, unless it is a coroutine: then return that, to be run."""
-        self._sending.begin(batch)
+        self._senders.on_execute_start(batch)
         batch.started = time.monotonic_ns()
         try:
             if self._execute is None:
@@ -80,7 +81,7 @@ class Execution:
 
     async def complete(self, batch: Batch, coroutine: Any) -> None:
         """Run the coroutine that `execute` returned, and answer the batch with what comes of it."""
-        decoupled = self._sending.decoupled
+        decoupled = self._senders.decoupled
         late = _Late(batch) if decoupled else None
         if late is not None:  # the next batch need not wait for this one
             self._finish(batch, [], goes_on=True)
@@ -107,7 +108,7 @@ class Execution:
         Raises:
             TritonModelException: If it may not return that; the whole batch fails.
         """
-        if self._sending.decoupled:
+        if self._senders.decoupled:
             self._refuse_returned(returned)
             return self._marks(batch.requests, batch.tickets)
         if returned is None:
@@ -121,8 +122,8 @@ class Execution:
             )
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             _check_returned(response, request)
-            if response is not None and ticket.answers is not None:
-                ticket.answers.check(has_response=True, final=True)
+            if response is not None and ticket.sender_state is not None:
+                ticket.sender_state.check(has_response=True, final=True)
         self._batch, self._thread, self._entries = batch, threading.get_ident(), []
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             if response is not None:
@@ -172,18 +173,16 @@ class Execution:
             answered = {_key(entry) for entry in entries}.union(self._early)
             self._early.clear()
             unanswered = [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered]
-        self._sending.leave(batch, unanswered)
+        self._senders.on_execute_return(batch, unanswered)
         flags = wire.DONE
         batch.requests = []
-        lease, batch.lease = batch.lease, None
-        tell = None
-        if lease is not None:
-            tell = lease.end(batch.block, self._kept, self._channel.give_back, is_known=False)
-        if tell is not None:
+        borrowed, batch.borrowed = batch.borrowed, None
+        reference = None if borrowed is None else borrowed.drop()
+        if reference is not None:
             flags |= wire.KEPT
         self._channel.send(responses_frame(batch, entries, flags, ended))
-        if tell is not None:
-            tell()
+        if reference is not None:  # only now: the host must know that the block is kept before it is released
+            self._kept.add(batch.block, reference)
         batch.tickets = []
         if unanswered and not goes_on and not all(ticket.has_sender for ticket in unanswered):
             # Most likely forgotten for good. Not to let a client wait until Python happens to find that out, where the
@@ -253,8 +252,8 @@ class _Late:
 def _close(ticket: Ticket, responses: int = 0) -> bool:
     """Close the request's sender; False where it had its last answer already."""
     ticket.closed_after = responses
-    if ticket.answers is None:
+    if ticket.sender_state is None:
         return True
-    was_open = not ticket.answers.closed
-    ticket.answers.closed = True
+    was_open = not ticket.sender_state.is_closed
+    ticket.sender_state.is_closed = True
     return was_open

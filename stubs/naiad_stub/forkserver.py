@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Dict, List, Optional, Tuple
 
 from naiad_stub import wire
-from naiad_stub.lifeline import die_with, leave_the_end_to_the_host
+from naiad_stub.lifeline import die_with, ignore_termination_signals
 from naiad_stub.messages import (
     TO_FORK_SERVER,
     Fork,
@@ -51,7 +51,7 @@ def serve(options: Dict[str, str]) -> Optional[List[str]]:
         In a guest its arguments; in the server itself, at its end, None.
     """
     die_with(int(options["--host"]))
-    leave_the_end_to_the_host()
+    ignore_termination_signals()
     sock = socket.socket(fileno=int(options["--fork-server"]))
     problem = _import_all(options["--modules"].split(","))
     if problem:

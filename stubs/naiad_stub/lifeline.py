@@ -9,7 +9,7 @@ import threading
 _PR_SET_PDEATHSIG = 1
 
 
-def leave_the_end_to_the_host() -> None:
+def ignore_termination_signals() -> None:
     """Outlive the signals that service managers send to all processes of a service at once.
 
     By a handler that does nothing: processes that the model starts would inherit SIG_IGN, and then it could not

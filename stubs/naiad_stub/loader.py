@@ -39,7 +39,7 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
     else:
         sys.path += [version_dir, model_dir, utils_dir]
         name = os.path.basename(version_dir.rstrip(os.sep)) + "." + name
-    api.prepare(utils_dir, version_dir)
+    api.prepare(utils_dir)
     dialect.open_for(model_file)
     # With a list of names, `__import__` returns the module itself and not the package it is in.
     module: Any = __import__(name, fromlist=[CLASS_NAME])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import Any
 
+from naiad_stub import runtime
 from naiad_stub.arguments import text
 from naiad_stub.exceptions import API_MODULE, NamedNumber
 
@@ -18,31 +19,11 @@ class LogLevel(NamedNumber):
     VERBOSE = 3
 
 
-_LETTERS = "IWEI"
-"""What lines of a level start with in Triton's default format; verbose messages have no letter of their own."""
-
-
-def to_stderr(level: int, filename: str, line: int, message: str) -> None:
-    """Write a line in Triton's default format: what is done before and after the server listens to us."""
-    import os
-    import time
-
-    now = time.time()
-    clock = time.strftime("%m%d %H:%M:%S", time.gmtime(now))
-    micros = int(now % 1 * 1_000_000)
-    place = f"{os.path.basename(filename)}:{line}"
-    sys.stderr.write(f"{_LETTERS[level]}{clock}.{micros:06d} {os.getpid()} {place}]  {message}\n")
-
-
-sink: Callable[[int, str, int, str], None] = to_stderr
-"""The hook, called with level, file, line and message; assign to `naiad_stub.logger.sink`."""
-
-
 def _send(level: int, message: Any) -> None:
-    """Hand *message* to the hook with the place of whoever called the logger: two frames up."""
+    """Log *message* with the file and line of the model's code that called the logger, two frames up."""
     message = text("Logger takes messages as str", message)
     frame = sys._getframe(2)  # noqa: SLF001 - what logging uses, too
-    sink(level, frame.f_code.co_filename, frame.f_lineno, message)
+    runtime.current().log(level, frame.f_code.co_filename, frame.f_lineno, message)
 
 
 class Logger:

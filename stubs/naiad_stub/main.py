@@ -1,9 +1,22 @@
-"""The guest program: what runs between the interpreter's start and its end.
+"""The guest program, from the interpreter's start to its end.
 
-Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. Everything else
-arrives in the LOAD message. The socket's end of stream is the order to go; the kernel kills this process when its
-parent dies, so no guest outlives its server, however busy its model is. With --fork-server FD it is no guest itself but
-forks some (`naiad_stub.forkserver`).
+Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. With
+--fork-server FD it is not a guest but a process that forks guests (`naiad_stub.forkserver`).
+
+The start, as messages on the socket:
+
+    guest                                    host
+    HELLO protocol, pid, versions    ->
+                                     <-      LOAD everything about the model
+    PROGRESS every half second       ->      (a start without progress is killed after stub-timeout-seconds)
+    READY, or FAILED with the error  ->
+                                     <-      EXECUTE ...
+
+With mode "complete", LOAD asks only for the model's `auto_complete_config`: the guest sends COMPLETED and exits.
+
+The end: FINALIZE lets the model finalize. The end of the stream means that the host is gone: then this process exits
+at once. If the model's code does not return to the channel, the kernel kills this process when its parent exits
+(`naiad_stub.lifeline`), so a guest never outlives its server.
 """
 
 from __future__ import annotations
@@ -14,10 +27,11 @@ import socket
 import sys
 import threading
 
-from naiad_stub import control, logger, metrics, wire
-from naiad_stub.asking import Asking
+from naiad_stub import runtime, wire
 from naiad_stub.channel import Channel, HostGoneError
-from naiad_stub.lifeline import die_with, leave_the_end_to_the_host
+from naiad_stub.control import HostControl
+from naiad_stub.host_metrics import HostMetrics
+from naiad_stub.lifeline import die_with, ignore_termination_signals
 from naiad_stub.messages import (
     TO_MAIN_THREAD,
     Completed,
@@ -31,8 +45,8 @@ from naiad_stub.messages import (
     pack,
     unpack,
 )
-from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.model_loading import LoadError, complete_config
+from naiad_stub.queries import ServerQueries
 from naiad_stub.readiness import ReadinessThread
 from naiad_stub.segment import Segment
 from naiad_stub.serving import ModelServer
@@ -40,12 +54,12 @@ from naiad_stub.serving import ModelServer
 _INTERNAL = 1
 _HEARTBEAT_SECONDS = 0.5
 _THREADS_SECONDS = 2.0
-"""How long the model's own threads may run on after `finalize`."""
+"""How long the model's own threads may run after `finalize`."""
 _WARNING_LEVEL = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one model until told to stop; return the exit status."""
+    """Serve one model until the host ends it; return the exit status."""
     options = dict(zip(arguments[::2], arguments[1::2]))
     if "--fork-server" in options:
         from naiad_stub import forkserver
@@ -55,9 +69,9 @@ def main(arguments: list[str]) -> int:
             return 0
         options = dict(zip(forked[::2], forked[1::2]))
     die_with(int(options["--host"]))
-    leave_the_end_to_the_host()
+    ignore_termination_signals()
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
-    os.register_at_fork(after_in_child=channel.forget)
+    os.register_at_fork(after_in_child=channel.detach)
     try:
         return _serve(channel, options)
     except HostGoneError:
@@ -69,43 +83,58 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
 
     version = ".".join(map(str, sys.version_info[:3]))
     channel.send(pack(Hello(wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__)))
-    logger.sink = lambda level, file, line, text: channel.send(pack(Log(level, file, line, text)))
     load = unpack(TO_MAIN_THREAD, *channel.receive())
     assert isinstance(load, Load), "the host sends nothing else before LOAD"
     spec = load.spec
-    # As the reference has it. Libraries that read a command line would take ours for their own, and end us.
+    # As in the reference. Libraries that read a command line would take our arguments for theirs, and exit.
     sys.argv[:] = [""]
-    asking = Asking(channel, spec["instance_name"])
-    control.server = control.ServerControl(asking)
-    metrics.server = ServerMetrics(asking)
     with _Heartbeat(channel):
         try:
             if spec["mode"] == "complete":
+                runtime.install(_runtime(channel, spec, None))
                 channel.send(pack(Completed(complete_config(spec))))
                 return 0
-            inputs = _segment(options, "--inputs")
-            outputs = _segment(options, "--outputs")
-            model = ModelServer(channel, inputs, outputs, spec)
+            server = ModelServer(channel, _segment(options, "--inputs"), _segment(options, "--outputs"), spec)
+            runtime.install(_runtime(channel, spec, server))
+            server.load()
         except LoadError as error:
             channel.send(pack(Failed(_INTERNAL, error.message, error.traceback_text)))
             return 0
-    is_ready = getattr(model.model, "is_ready", None)
+    is_ready = getattr(server.model, "is_ready", None)
     side = socket.socket(fileno=int(options["--side"]))
     if is_ready is None:
         side.close()
     else:
-        ReadinessThread(side, is_ready, model.running_loop).start()
-    channel.send(pack(Ready(hasattr(model.model, "execute"), is_ready is not None)))
-    channel.poll_busily(int(spec["busy_poll_us"]))
-    model.run()
-    model.finalize()
+        ReadinessThread(side, is_ready, server.running_loop).start()
+    channel.send(pack(Ready(hasattr(server.model, "execute"), is_ready is not None)))
+    channel.enable_busy_poll(int(spec["busy_poll_us"]))
+    server.run()
+    server.finalize()
     channel.send(pack(Finalized()))
-    _end_in_time(channel, spec["instance_name"])
+    _exit_soon(channel, spec["instance_name"])
     return 0
 
 
-def _end_in_time(channel: Channel, instance_name: str) -> None:
-    """Have this process end soon, whatever threads the model has left running, which Python would wait for."""
+def _runtime(channel: Channel, spec: dict[str, str], server: ModelServer | None) -> runtime.Runtime:
+    """The runtime of the model; *server* is None while it only completes its configuration."""
+    queries = ServerQueries(channel, spec["instance_name"])
+
+    def log(level: int, file: str, line: int, text: str) -> None:
+        channel.send(pack(Log(level, file, line, text)))
+
+    return runtime.Runtime(
+        model_dir=spec["version_dir"],
+        log=log,
+        control=HostControl(queries),
+        metrics=HostMetrics(queries),
+        calls=None if server is None else server.calls,
+        senders=None if server is None else server.senders,
+        allocate=runtime.allocate_private if server is None else server.blocks.allocate_for_model,
+    )
+
+
+def _exit_soon(channel: Channel, instance_name: str) -> None:
+    """Have this process exit in _THREADS_SECONDS, even if the model left threads running."""
 
     def end() -> None:
         import time
@@ -113,7 +142,7 @@ def _end_in_time(channel: Channel, instance_name: str) -> None:
         time.sleep(_THREADS_SECONDS)
         left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
         names = ", ".join([f"'{each.name}'" for each in left])
-        if not names:  # Python ends by itself, or waits for something else, such as a handler of atexit
+        if not names:  # the interpreter is exiting, or runs a handler of atexit
             return
         text = f"'{instance_name}' left threads running, which end with it now: {names}"
         with contextlib.suppress(Exception):
@@ -133,7 +162,7 @@ def _segment(options: dict[str, str], name: str) -> Segment:
 
 
 class _Heartbeat:
-    """Tells the host, while the model loads, that this process is alive: a slow `initialize` is not a hung one."""
+    """Sends PROGRESS while the model loads, so that a slow `initialize` does not look like a hang."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

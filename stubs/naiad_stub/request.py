@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Set, Union
+from typing import Any, Iterable, List, Optional, Sequence, Set, Union
 
+from naiad_stub import runtime
 from naiad_stub.arguments import integer, sequence, text
 from naiad_stub.exceptions import API_MODULE, NamedNumber, TritonModelException
 from naiad_stub.parameters import EMPTY, parameters_json
@@ -12,36 +13,6 @@ from naiad_stub.tensor import Tensor
 _MISSING: Any = object()
 _RELEASE_ALL = 1
 _RELEASE_RESCHEDULE = 2
-
-
-class Calls:
-    """What requests ask of the process they are in. The process loop puts its own in place of this one."""
-
-    def exec(self, request: InferenceRequest, decoupled: bool) -> Any:  # noqa: ARG002, FBT001
-        """Run *request* on another model and wait for what it answers."""
-        raise TritonModelException("BLS is only supported during the 'execute' function.")
-
-    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Any:  # noqa: FBT001
-        """The same as an awaitable."""
-        return self.exec(request, decoupled)
-
-    def get_response_sender(self, request: InferenceRequest) -> Any:  # noqa: ARG002
-        """The sender that answers *request*."""
-        raise TritonModelException(
-            "Unable to send response. Response sender has no reference to the decoupled state of the model."
-        )
-
-
-calls = Calls()
-"""The hook; looked up at every call, so assign to `naiad_stub.request.calls`."""
-
-
-def _never(handle: Any) -> bool:  # noqa: ARG001
-    return False
-
-
-is_cancelled: Callable[[Any], bool] = _never
-"""The second hook, called with a received request's handle; assign to `naiad_stub.request.is_cancelled`."""
 
 
 class MemoryType(NamedNumber):
@@ -263,11 +234,11 @@ class InferenceRequest:
 
     def is_cancelled(self) -> bool:
         """Whether the client has given up on the request."""
-        return self._handle is not None and is_cancelled(self._handle)
+        return self._handle is not None and runtime.current().senders.is_cancelled(self._handle)
 
     def get_response_sender(self) -> Any:
         """The object that answers this request any number of times."""
-        return calls.get_response_sender(self)
+        return runtime.current().senders.sender_of(self)
 
     def set_release_flags(self, flags: int, /) -> None:
         """Say what becomes of the request after `execute`: released, or scheduled again."""
@@ -281,8 +252,8 @@ class InferenceRequest:
 
     def exec(self, decoupled: bool = False) -> Any:  # noqa: FBT001, FBT002 - the API's signature
         """Run the request on its model and wait for the response, or iterate over responses if *decoupled*."""
-        return calls.exec(self, decoupled)
+        return runtime.current().calls.exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:  # noqa: FBT001, FBT002 - the API's signature
         """The same as `exec`, to be awaited."""
-        return calls.async_exec(self, decoupled)
+        return runtime.current().calls.async_exec(self, decoupled)

@@ -1,8 +1,15 @@
-"""Answers that a model sends itself: any number of them, from any thread, while `execute` runs and after it returned.
+"""Response senders: any number of responses to a request, from any thread, during `execute` and after it.
 
-Rules and texts are the reference's (PB src/response_sender.cc). Two things are ours. A model that sends faster than its
-client reads is held back, so that no memory runs full. And a sender that is dropped without the final flag ends its
-request, where the reference leaves the client waiting for ever.
+Rules and texts are the reference's (PB src/response_sender.cc). Two things are ours:
+
+- **Flow control.** The host returns a CREDIT for each response that has left for the client. A request may have
+  WINDOW_BYTES and WINDOW_RESPONSES without credit; beyond that a thread that sends blocks until the client reads. An
+  event loop must not block, since it serves all other requests: there `send` raises beyond LIMIT_BYTES.
+- **Dropped senders.** A sender that is garbage collected without the final flag ends its request with the final mark,
+  or with an error if there was no response. The reference leaves the client waiting for ever.
+
+`HostSenders` knows the requests of one model by their keys: those of the batches that `execute` works on (`_running`)
+and those it returned from without a response (`_open`, weak: a request is open as long as the model has its sender).
 """
 
 from __future__ import annotations
@@ -20,47 +27,62 @@ from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
 from naiad_stub.messages import CancelRequests, Credit
 from naiad_stub.response import InferenceResponse
+from naiad_stub.runtime import ResponseSenders
 
 FINAL_FLAG = 1
 WINDOW_BYTES = 16 << 20
-"""Bytes of one request's responses that may wait for its client before a thread that sends more is held back."""
+"""Bytes of one request's responses without credit, from which on a thread that sends blocks."""
 WINDOW_RESPONSES = 1024
 LIMIT_BYTES = 64 << 20
-"""Likewise before an event loop that sends more gets an error: held back it would hold up all other requests."""
+"""The same for an event loop, where `send` raises instead."""
 _OVERHEAD_BYTES = 1024
-_MOST_EARLY = 4096
+"""Counted for each response, so that small ones count as well: about what the host keeps for it."""
+_MAX_EARLY_CANCELS = 4096
 
 
-class Answers:
-    """How one request was answered so far.
+class SenderState:
+    """The responses to one request so far.
 
     Attributes:
-        closed: Whether it has its last answer.
-        count: How many answers it has.
+        is_closed: Whether it has its last response.
+        count: Its responses.
+        is_left: Whether `execute` returned without having responded: from then on only a sender can.
     """
 
-    __slots__ = ("_batch", "_key", "_lock", "_room", "_sending", "_sent", "_sizes", "_taken", "closed", "count", "left")
+    __slots__ = (
+        "_batch",
+        "_credited",
+        "_key",
+        "_lock",
+        "_room",
+        "_senders",
+        "_sent",
+        "_sizes",
+        "count",
+        "is_closed",
+        "is_left",
+    )
 
-    def __init__(self, sending: Sending, ticket: Ticket) -> None:
-        self.closed = ticket.closed_after is not None
+    def __init__(self, senders: HostSenders, ticket: Ticket) -> None:
+        self.is_closed = ticket.closed_after is not None
         self.count = ticket.closed_after or 0
-        self.left = False  # execute returned without having answered
-        self._sending = sending
+        self.is_left = False
+        self._senders = senders
         self._key = ticket.key
         self._batch = ticket.batch
-        self._lock = threading.Lock()  # responses and the final mark must arrive in the order they were allowed
-        self._sizes: deque[int] = deque()
-        # Two sums instead of one difference: each is changed by one thread at a time, the sender's and the reader's.
-        self._sent = self._taken = 0
+        self._lock = threading.Lock()  # responses and the final mark must be sent in the order they were checked
+        self._sizes: deque[int] = deque()  # of the responses without credit
+        # Two sums instead of their difference: only the sending thread changes one, only the reading thread the other.
+        self._sent = self._credited = 0
         self._room: Optional[Waiter] = None
 
     def check(self, *, has_response: bool, final: bool) -> None:
-        """Apply the rules to one more answer.
+        """Apply the rules to one more response.
 
         Raises:
             TritonModelException: If it is not allowed.
         """
-        if not self._sending.decoupled:
+        if not self._senders.decoupled:
             if has_response and self.count:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send more than one response."
@@ -69,11 +91,11 @@ class Answers:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
                 )
-        if self.closed:
+        if self.is_closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
     def send(self, ticket: Ticket, response: Optional[InferenceResponse], flags: int) -> None:
-        """Send one answer; returns when the host's memory has it.
+        """Send one response; its tensors may be changed afterwards.
 
         Raises:
             TritonModelException: If it is not allowed, or cannot be sent.
@@ -82,66 +104,66 @@ class Answers:
         with self._lock:
             self.check(has_response=response is not None, final=final)
             if self._is_full():
-                self._wait_for_reader(ticket)
+                self._wait_for_credit(ticket)
                 self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
             mark = wire.FINAL if final else 0
             size = 0
             if response is None:
                 entry = mark_entry(ticket.key, mark)
             else:
-                entry, size = self._sending.writer.response(ticket, response, mark)
-            self.closed = final
+                entry, size = self._senders.writer.response(ticket, response, mark)
+            self.is_closed = final
             self.count += 1
-            if self._sending.decoupled:
+            if self._senders.decoupled:
                 self._sent += size + _OVERHEAD_BYTES
                 self._sizes.append(size + _OVERHEAD_BYTES)
-            channel = self._sending.channel
-            # Whoever is sending takes it along, and this thread need not wait: a model that answers many requests at
-            # a time does so from as many threads, and each message alone would wake the host.
+            channel = self._senders.channel
+            # Posted, so that a thread that is sending takes it along: a model that responds to many requests at a time
+            # does so from as many threads, and each message of its own would wake the host.
             channel.post(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
             if channel.is_gone:
                 raise HostGoneError
 
-    def _wait_for_reader(self, ticket: Ticket) -> None:
-        self._sending.channel.poll()
+    def _wait_for_credit(self, ticket: Ticket) -> None:
+        self._senders.channel.poll()
         while not ticket.is_cancelled:
             self._room = waiter = Waiter()
             if not self._is_full():
                 return
             if running_loop() is not None:
-                unread = self._sent - self._taken
+                unread = self._sent - self._credited
                 if unread < LIMIT_BYTES:
                     return
                 raise TritonModelException(
                     f"Unable to send response. The client has not read {len(self._sizes)} earlier responses "
                     f"({unread} bytes with what keeping them costs): it reads too slowly, or not at all."
                 )
-            self._sending.channel.wait(waiter)
+            self._senders.channel.wait(waiter)
 
     def _is_full(self) -> bool:
-        return self._sent - self._taken >= WINDOW_BYTES or len(self._sizes) >= WINDOW_RESPONSES
+        return self._sent - self._credited >= WINDOW_BYTES or len(self._sizes) >= WINDOW_RESPONSES
 
-    def read(self, count: int) -> None:
-        """Note that *count* responses have left for the client."""
+    def on_credit(self, count: int) -> None:
+        """Count *count* responses as read by the client."""
         for _ in range(min(count, len(self._sizes))):
-            self._taken += self._sizes.popleft()
+            self._credited += self._sizes.popleft()
         self.wake()
 
     def wake(self) -> None:
-        """Have a thread that is held back look again."""
+        """Have a thread that waits for credit look again."""
         if self._room is not None:
-            self._sending.channel.finish(self._room)
+            self._senders.channel.finish(self._room)
 
     def __del__(self) -> None:
-        if self.left and not self.closed:
-            self._sending.dropped(self._key, self._batch, self.count)
+        if self.is_left and not self.is_closed:
+            self._senders.on_sender_dropped(self._key, self._batch, self.count)
 
 
-class Sending:
-    """Response senders of one model, and what the host says of the requests they answer.
+class HostSenders(ResponseSenders):
+    """The response senders of one model, and what the host says about the requests they respond to.
 
     Attributes:
-        channel: To the host.
+        channel: The channel to the host.
         writer: Encodes responses.
         decoupled: Whether a request may have any number of responses.
     """
@@ -154,54 +176,61 @@ class Sending:
         self.decoupled = decoupled
         self._name = name
         self._log = log
-        self._was_told = False
-        self._making = threading.Lock()
+        self._has_warned = False
+        self._creating = threading.Lock()
         self._running: Dict[int, Ticket] = {}
         self._open: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
-        self._early: Set[int] = set()  # cancelled before they were begun
+        self._early_cancels: Set[int] = set()  # keys of requests that were cancelled before `execute` got them
         channel.add_handler(CancelRequests, self._on_cancel)
         channel.add_handler(Credit, self._on_credit)
 
-    def begin(self, batch: Batch) -> None:
-        """`execute` is about to be called with the requests of *batch*."""
+    def sender_of(self, request: Any) -> InferenceResponseSender:
+        """The sender of *request*; one that raises when used for a request that the model made itself."""
+        ticket = request._handle  # noqa: SLF001 - the guest's half of the class
+        if ticket is not None:
+            ticket.has_sender = True
+        return InferenceResponseSender._of(self, ticket)  # noqa: SLF001 - likewise
+
+    def is_cancelled(self, handle: Ticket) -> bool:
+        """Whether the client of a request cancelled it or disconnected, as far as the host has said by now."""
+        if not handle.is_cancelled:
+            self.channel.poll()
+        return handle.is_cancelled
+
+    def on_execute_start(self, batch: Batch) -> None:
+        """Register the requests of *batch*, which `execute` is called with next."""
         for ticket in batch.tickets:
             self._running[ticket.key] = ticket
-        if self._early:
+        if self._early_cancels:
             for ticket in batch.tickets:
-                if ticket.key in self._early:
-                    self._early.discard(ticket.key)
+                if ticket.key in self._early_cancels:
+                    self._early_cancels.discard(ticket.key)
                     ticket.is_cancelled = True
 
-    def answers_of(self, ticket: Ticket) -> Answers:
-        """The answers of a request, from now on kept account of."""
-        if ticket.answers is None:
-            # A thread of the model may send while `execute` returns: two accounts of one request, and the one that is
-            # dropped would end it.
-            with self._making:
-                if ticket.answers is None:
-                    ticket.answers = Answers(self, ticket)
-        answers: Answers = ticket.answers
-        return answers
-
-    def leave(self, batch: Batch, unanswered: List[Ticket]) -> None:
-        """`execute` returned; *unanswered* requests are answered by senders, or never."""
+    def on_execute_return(self, batch: Batch, unanswered: List[Ticket]) -> None:
+        """Leave the *unanswered* requests of *batch* to their senders, and forget the others."""
         for ticket in unanswered:
-            answers = self.answers_of(ticket)
-            answers.left = True
-            if not answers.closed:
+            state = self.state_of(ticket)
+            state.is_left = True
+            if not state.is_closed:
                 self._open[ticket.key] = ticket
-        # After that, or what another thread reads meanwhile would find the ticket nowhere.
+        # After the loop above: a thread that reads a CREDIT meanwhile must find the ticket in one of the two.
         for ticket in batch.tickets:
             self._running.pop(ticket.key, None)
 
-    def is_cancelled(self, ticket: Ticket) -> bool:
-        """Whether the sender of a request has gone, as far as the host has said by now."""
-        if not ticket.is_cancelled:
-            self.channel.poll()
-        return ticket.is_cancelled
+    def state_of(self, ticket: Ticket) -> SenderState:
+        """The state of a request's sender, created at the first call."""
+        if ticket.sender_state is None:
+            # Under a lock, as a thread of the model may send while `execute` returns: of two states of one request,
+            # the one that is dropped would end it.
+            with self._creating:
+                if ticket.sender_state is None:
+                    ticket.sender_state = SenderState(self, ticket)
+        state: SenderState = ticket.sender_state
+        return state
 
-    def dropped(self, key: int, batch: Batch, count: int) -> None:
-        """End a request whose sender is gone. Called by the garbage collector: anywhere."""
+    def on_sender_dropped(self, key: int, batch: Batch, count: int) -> None:
+        """End a request whose sender was dropped after *count* responses. Called by the garbage collector."""
         if self.decoupled or count:
             entry = mark_entry(key, wire.FINAL)
         else:
@@ -211,8 +240,8 @@ class Sending:
             )
             entry = error_entry(key, TritonError.INTERNAL, message, wire.FINAL)
         self.channel.post(responses_frame(batch, [entry], 0, time.monotonic_ns()))
-        if not self._was_told:
-            self._was_told = True
+        if not self._has_warned:
+            self._has_warned = True
             self._log(
                 f"'{self._name}' dropped a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL; the request "
                 "is ended for it (told once)"
@@ -224,43 +253,48 @@ class Sending:
     def _on_cancel(self, message: CancelRequests) -> None:
         for key in message.keys:
             ticket = self._find(key)
-            if ticket is None:  # waits in the channel, or is answered already
-                if len(self._early) >= _MOST_EARLY:
-                    self._early.clear()
-                self._early.add(key)
+            if ticket is None:  # its batch is still queued in the channel, or it has its last response
+                if len(self._early_cancels) >= _MAX_EARLY_CANCELS:
+                    self._early_cancels.clear()
+                self._early_cancels.add(key)
                 continue
             ticket.is_cancelled = True
-            if ticket.answers is not None:
-                ticket.answers.wake()
+            if ticket.sender_state is not None:
+                ticket.sender_state.wake()
 
     def _on_credit(self, message: Credit) -> None:
         ticket = self._find(message.key)
-        if ticket is not None and ticket.answers is not None:
-            ticket.answers.read(message.count)
+        if ticket is not None and ticket.sender_state is not None:
+            ticket.sender_state.on_credit(message.count)
 
 
 class InferenceResponseSender:
-    """Answers one request any number of times (in the default mode: once)."""
+    """Sends any number of responses to one request (in the default mode: one)."""
 
-    __slots__ = ("_sending", "_ticket")
+    __slots__ = ("_senders", "_ticket")
     __module__ = API_MODULE
 
-    _sending: Sending
+    _senders: HostSenders
     _ticket: Optional[Ticket]
 
     def __init__(self) -> None:
         raise TypeError("InferenceResponseSender: No constructor defined!")
 
     @classmethod
-    def _of(cls, sending: Any, ticket: Optional[Ticket]) -> InferenceResponseSender:
+    def _of(cls, senders: Any, ticket: Optional[Ticket]) -> InferenceResponseSender:
         """The sender for a received request; None for one that a model made to call another."""
         self = cls.__new__(cls)
-        self._sending = sending
+        self._senders = senders
         self._ticket = ticket
         return self
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Send *response*; with *flags* TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last, or there is none more."""
+        """Send *response*, or only the mark that there are no more.
+
+        Args:
+            response: The response.
+            flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response, or instead of one more.
+        """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send takes an InferenceResponse, got {type(response).__name__}")
         if type(flags) is not int:
@@ -275,8 +309,8 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        self._sending.answers_of(self._ticket).send(self._ticket, response, flags)
+        self._senders.state_of(self._ticket).send(self._ticket, response, flags)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given up on the request; the final flag is to be sent all the same."""
-        return self._ticket is not None and self._sending.is_cancelled(self._ticket)
+        """Whether the client cancelled the request or disconnected; the final flag must be sent all the same."""
+        return self._ticket is not None and self._senders.is_cancelled(self._ticket)

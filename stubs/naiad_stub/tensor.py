@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from operator import index
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from naiad_stub import runtime
 from naiad_stub.arguments import text
 from naiad_stub.datatypes import BF16, BYTES, Buffer, Shape, element_count
 from naiad_stub.exceptions import API_MODULE, TritonModelException
@@ -27,15 +28,6 @@ _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dt
 _NAME_RULE = "Tensor takes its name as str"
 _LENGTH = struct.Struct("<I")
 _LONG = 1 << 32
-
-
-def _hold_here(size: int) -> Tuple[Any, memoryview]:
-    """Memory for `Tensor.allocate` where there is no segment: outside a server."""
-    return None, memoryview(bytearray(size))
-
-
-hold: Callable[[int], Tuple[Any, memoryview]] = _hold_here
-"""The hook of `Tensor.allocate`: a place and its bytes; assign to `naiad_stub.tensor.hold`."""
 
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
@@ -105,10 +97,10 @@ class Tensor:
     Attributes:
         _view: Raw little-endian bytes, where they are known; for BYTES the serialised form.
         _array: The numpy array, once somebody had a use for it.
-        _place: Where the bytes lie in the output segment, set by the process loop for a tensor that is there already.
+        _block: The block of the output segment that `allocate` put it in; None for any other tensor.
     """
 
-    __slots__ = ("_array", "_code", "_name", "_place", "_shape", "_view")
+    __slots__ = ("_array", "_block", "_code", "_name", "_shape", "_view")
     __module__ = API_MODULE
 
     _name: str
@@ -116,7 +108,7 @@ class Tensor:
     _shape: Shape
     _view: Optional[Buffer]
     _array: Optional[np.ndarray[Any, Any]]
-    _place: Any
+    _block: Optional[int]
 
     def __init__(self, name: str, array: Any, /) -> None:
         if type(name) is not str:
@@ -134,7 +126,7 @@ class Tensor:
         self._array = array
         # Strings are serialised now, so that a model may reuse its array of objects for the next response.
         self._view = encode_strings(array) if code == BYTES else None
-        self._place = None
+        self._block = None
 
     @staticmethod
     def allocate(name: str, shape: Sequence[int], dtype: Any, /) -> Tensor:
@@ -158,9 +150,9 @@ class Tensor:
         sizes = tuple(index(size) for size in shape)
         if min(sizes, default=0) < 0:
             raise TritonModelException(f"Tensor.allocate takes sizes of 0 and more, got {list(sizes)}.")
-        place, view = hold(element_count(sizes) * numpy_dtype.itemsize)
+        block, view = runtime.current().allocate(element_count(sizes) * numpy_dtype.itemsize)
         tensor = Tensor._received(name, code, sizes, view)
-        tensor._place = place  # noqa: SLF001 - its own class
+        tensor._block = block  # noqa: SLF001 - its own class
         return tensor
 
     @classmethod
@@ -172,7 +164,7 @@ class Tensor:
         self._shape = shape
         self._view = view
         self._array = None
-        self._place = None
+        self._block = None
         return self
 
     def _payload(self) -> Tuple[int, Shape, Buffer, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 import numpy as np
-import questions
+import queries_check
 from naiad_stub import api, loader
 from naiad_stub.exceptions import TritonError
 from naiad_stub.request import InferenceRequest
@@ -124,7 +124,7 @@ if __name__ == "__main__":
     check_tensors()
     check_printing()
     check_lent_at_exit()
-    questions.check_all()
+    queries_check.check_all()
     with tempfile.TemporaryDirectory() as name:
         check_model(Path(name).resolve())
         check_broken_model(Path(name).resolve())

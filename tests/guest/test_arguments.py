@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from naiad_stub import control, logger, metrics
+from naiad_stub import control, logger, runtime
 from naiad_stub.arguments import integer, sequence, text
 from naiad_stub.exceptions import TritonError
 from naiad_stub.metrics import MetricFamily
@@ -101,11 +101,11 @@ def test_a_request_is_made_of_what_tensors_hold():
     assert (request.timeout(), request._model_version) == (7, 1)
 
 
-def test_the_rest_of_the_api_takes_bytes_and_sequences_as_well(monkeypatch):
+def test_the_rest_of_the_api_takes_bytes_and_sequences_as_well():
     told = []
-    monkeypatch.setattr(logger, "sink", lambda level, _file, _line, message: told.append((level, message)))
     tensor = Tensor.from_dlpack(b"OUT", Tensor(bytearray(b"IN"), np.zeros(1)))
-    logger.Logger.log_warn(b"beware")
+    with runtime.activate(runtime.Runtime(log=lambda level, _file, _line, message: told.append((level, message)))):
+        logger.Logger.log_warn(b"beware")
 
     assert (tensor.name(), Tensor.allocate(b"MADE", (1,), "f4").name()) == ("OUT", "MADE")
     assert InferenceResponse(deque([tensor])).output_tensors() == [tensor]
@@ -113,7 +113,7 @@ def test_the_rest_of_the_api_takes_bytes_and_sequences_as_well(monkeypatch):
     assert told == [(1, "beware")]
 
 
-class Recorder(control.Control):
+class Recorder(runtime.ModelControl):
     """Keeps what a server would be asked."""
 
     def __init__(self):
@@ -130,20 +130,18 @@ class Recorder(control.Control):
         return True
 
 
-def test_models_are_controlled_by_names_as_bytes(monkeypatch):
+def test_models_are_controlled_by_names_as_bytes():
     server = Recorder()
-    monkeypatch.setattr(control, "server", server)
 
-    control.load_model(b"m", b"{}", {b"file:1/model.py": b"pass"})
-    control.unload_model(b"m")
-    control.is_model_ready(b"m", b"2")
+    with runtime.activate(runtime.Runtime(control=server)):
+        control.load_model(b"m", b"{}", {b"file:1/model.py": b"pass"})
+        control.unload_model(b"m")
+        control.is_model_ready(b"m", b"2")
 
     assert server.asked == [("m", "{}", {"file:1/model.py": b"pass"}), ("m", False), ("m", "2")]
 
 
-def test_files_are_bytes_by_texts(monkeypatch):
-    monkeypatch.setattr(control, "server", Recorder())
-
+def test_files_are_bytes_by_texts():
     with pytest.raises(
         TypeError, match=r"^load_model takes files as bytes by their paths as str, got str in place of bytes$"
     ):
@@ -152,7 +150,7 @@ def test_files_are_bytes_by_texts(monkeypatch):
         control.load_model("m", files={1: b"pass"})
 
 
-class Families(metrics.Metrics):
+class Families(runtime.MetricStore):
     """Keeps what it is told of families."""
 
     def __init__(self):
@@ -162,10 +160,10 @@ class Families(metrics.Metrics):
         self.told.append((name, description, kind))
 
 
-def test_families_of_metrics_are_named_by_bytes(monkeypatch):
+def test_families_of_metrics_are_named_by_bytes():
     server = Families()
-    monkeypatch.setattr(metrics, "server", server)
 
-    MetricFamily(b"seen", b"What was seen", MetricFamily.COUNTER)
+    with runtime.activate(runtime.Runtime(metrics=server)):
+        MetricFamily(b"seen", b"What was seen", MetricFamily.COUNTER)
 
     assert server.told == [("seen", "What was seen", MetricFamily.COUNTER)]

@@ -14,11 +14,12 @@ CHILD = """
 import json, os, sys
 stubs, model_file, version_dir, utils_dir, shared, expression = sys.argv[1:]
 sys.path[:0] = [stubs]
-from naiad_stub import loader
+from naiad_stub import loader, runtime
 del sys.path[0]
 STUB = '''
 def answer():
     before = len(sys.path)
+    runtime.install(runtime.Runtime(model_dir=version_dir))
     try:
         arguments = model_file, version_dir, os.path.dirname(version_dir), utils_dir, shared == "1"
         cls = loader.load_model_class(*arguments)

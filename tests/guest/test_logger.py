@@ -4,15 +4,15 @@ import re
 import sys
 
 import pytest
-from naiad_stub import logger
+from naiad_stub import runtime
 from naiad_stub.logger import Logger
 
 
 @pytest.fixture
-def messages(monkeypatch):
+def messages():
     seen = []
-    monkeypatch.setattr(logger, "sink", lambda *message: seen.append(message))
-    return seen
+    with runtime.activate(runtime.Runtime(log=lambda *message: seen.append(message))):
+        yield seen
 
 
 def here():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from naiad_stub import request as request_module
+from naiad_stub import runtime
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from naiad_stub.tensor import Tensor
@@ -188,18 +188,23 @@ def test_the_set_of_requested_names_is_the_models_to_change():
     assert request.requested_output_names() == {"OUT", "MORE"}
 
 
-def test_cancellation_is_asked_of_the_process_loop(monkeypatch):
+def test_cancellation_is_asked_of_the_runtime():
     cancelled = []
-    monkeypatch.setattr(request_module, "is_cancelled", lambda handle: handle in cancelled)
+
+    class Senders(runtime.ResponseSenders):
+        def is_cancelled(self, handle):
+            return handle in cancelled
+
     request = received(handle="ticket")
 
-    assert request.is_cancelled() is False
-    cancelled.append("ticket")
-    assert request.is_cancelled() is True
-    assert build().is_cancelled() is False
+    with runtime.activate(runtime.Runtime(senders=Senders())):
+        assert request.is_cancelled() is False
+        cancelled.append("ticket")
+        assert request.is_cancelled() is True
+        assert build().is_cancelled() is False
 
 
-def test_calls_are_refused_where_the_process_loop_has_not_allowed_them():
+def test_calls_are_refused_outside_a_server():
     for call in (build().exec, build().async_exec):
         with pytest.raises(TritonModelException, match=r"^BLS is only supported during the 'execute' function\.$"):
             call()
@@ -209,24 +214,25 @@ def test_calls_are_refused_where_the_process_loop_has_not_allowed_them():
         build().get_response_sender()
 
 
-def test_calls_go_to_the_process_loop(monkeypatch):
-    class Recorder:
+def test_calls_go_to_the_runtime():
+    class Calls(runtime.ModelCalls):
         def exec(self, request, decoupled):
             return "exec", request, decoupled
 
         def async_exec(self, request, decoupled):
             return "async_exec", request, decoupled
 
-        def get_response_sender(self, request):
+    class Senders(runtime.ResponseSenders):
+        def sender_of(self, request):
             return "sender", request
 
-    monkeypatch.setattr(request_module, "calls", Recorder())
     request = build()
 
-    assert request.exec() == ("exec", request, False)
-    assert request.exec(decoupled=True) == ("exec", request, True)
-    assert request.async_exec(True) == ("async_exec", request, True)
-    assert request.get_response_sender() == ("sender", request)
+    with runtime.activate(runtime.Runtime(calls=Calls(), senders=Senders())):
+        assert request.exec() == ("exec", request, False)
+        assert request.exec(decoupled=True) == ("exec", request, True)
+        assert request.async_exec(True) == ("async_exec", request, True)
+        assert request.get_response_sender() == ("sender", request)
 
 
 def test_preferred_memory_takes_a_kind_and_a_device():

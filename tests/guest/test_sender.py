@@ -16,7 +16,7 @@ from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket
 from naiad_stub.response import InferenceResponse
-from naiad_stub.sender import InferenceResponseSender, Sending
+from naiad_stub.sender import HostSenders, InferenceResponseSender
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def eager_threads():
 
 def test_threads_that_answer_at_once_share_one_account(eager_threads):
     """A second one, once dropped, would end the request without its answers."""
-    sending = Sending(
+    senders = HostSenders(
         SimpleNamespace(add_handler=lambda message_class, handler: None), None, "m", print, decoupled=True
     )
     start = threading.Barrier(4)
@@ -40,14 +40,14 @@ def test_threads_that_answer_at_once_share_one_account(eager_threads):
 
         def look(ticket: Ticket = ticket, found: list[object] = found) -> None:
             start.wait()
-            found.append(sending.answers_of(ticket))
+            found.append(senders.state_of(ticket))
 
         threads = [threading.Thread(target=look) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert {id(answers) for answers in found} == {id(ticket.answers)}
+        assert {id(state) for state in found} == {id(ticket.sender_state)}
 
 
 class Line:
@@ -56,12 +56,12 @@ class Line:
     def __init__(self, ours: socket.socket, hosts: socket.socket) -> None:
         self.channel = Channel(ours)
         self.host = hosts
-        self._sending = Sending(self.channel, ResponseWriter(None, ()), "m", print, decoupled=True)
+        self._senders = HostSenders(self.channel, ResponseWriter(None, ()), "m", print, decoupled=True)
         self._tickets: list[Ticket] = []
 
     def sender(self, key: int) -> InferenceResponseSender:
         self._tickets.append(Ticket(key, (), Batch(key, -1, None)))
-        return InferenceResponseSender._of(self._sending, self._tickets[-1])
+        return InferenceResponseSender._of(self._senders, self._tickets[-1])
 
     def read(self, count: int) -> list[tuple[int, str]]:
         """Keys and texts of the next *count* responses."""

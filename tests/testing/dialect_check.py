@@ -10,9 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
-import naiad_stub.request
 import numpy as np
-from naiad_stub import loader
+from naiad_stub import loader, runtime
 from naiad_stub.exceptions import TritonError, TritonModelException
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -56,7 +55,7 @@ class TritonPythonModel:
 CALLS = INDEXES.replace("inputs[0]", "inputs ()[0]")
 
 
-class Calls(naiad_stub.request.Calls):
+class Calls(runtime.ModelCalls):
     """Answers with the length of the text, or with an error for an empty one."""
 
     def exec(self, request, decoupled):
@@ -116,7 +115,7 @@ def check_a_model_of_today_may_index_inputs(folder):
 
 
 def check_the_dialect(folder):
-    naiad_stub.request.calls = Calls()
+    runtime.install(runtime.Runtime(calls=Calls()))
     model = load(folder, "old", OLD)
     model.initialize({})
     responses = model.execute([request(texts("four")), request(texts("sixsix"))])

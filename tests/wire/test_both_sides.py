@@ -17,8 +17,7 @@ from naiad.workers.calls import CallReader, write_result
 from naiad.workers.exchange import Interface, read_responses, write_execute
 from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
-from naiad_stub.call_messages import Texts, pack_call
-from naiad_stub.calls import CallDesk
+from naiad_stub.calls import CallTexts, HostCalls, pack_call
 from naiad_stub.exchange import BatchReader, ResponseWriter, TensorWriter, responses_frame
 from naiad_stub.messages import ReleaseOutputs
 from naiad_stub.request import InferenceRequest
@@ -99,7 +98,7 @@ def test_requests_reach_the_guest(pair, batch):
     assert (read.number, [ticket.key for ticket in read.tickets]) == (7, list(range(len(batch))))
     assert [contents(request.inputs()) for request in read.requests] == [named(arrays) for arrays in batch]
     size = laid_out(batch[0]) if len(batch) == 1 else sum(-(-laid_out(arrays) // 64) * 64 for arrays in batch)
-    assert (block >= 0, read.lease is not None) == (size > LIMIT, size > LIMIT)
+    assert (block >= 0, read.borrowed is not None) == (size > LIMIT, size > LIMIT)
     for request in read.requests:  # as a model may do, which spoils nobody else's
         for tensor in request.inputs():
             tensor.as_numpy()[:] = 0
@@ -214,7 +213,7 @@ def test_calls_reach_the_host(pair, arrays):
     tensors = [Tensor(name, array) for name, array in zip(NAMES, arrays, strict=False)]
     request = InferenceRequest(model_name="other", requested_output_names=["X"], inputs=tensors, request_id="me")
 
-    frame = pack_call(request, Texts(request), 3, 0, TensorWriter(pair.blocks, ()).write(tensors))
+    frame = pack_call(request, CallTexts(request), 3, 0, TensorWriter(pair.blocks, ()).write(tensors))
     call = CallReader("m").read(frame[wire.FRAME.size :], pair.memory)
 
     assert (call.number, call.request.model_name, call.request.request_id) == (3, "other", "me")
@@ -232,10 +231,10 @@ def test_results_of_calls_reach_the_guest(pair, arrays):
     channel = SimpleNamespace(
         handlers={},
         add_handler=lambda message_class, handler: None,
-        give_back=given_back.append,
-        give_back_small=given_back.append,
+        release_input=given_back.append,
+        release_small_input=given_back.append,
     )
-    desk = CallDesk(channel, pair.blocks, pair.memory.inputs.view)
+    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view)
 
     frame = write_result(5, InferResponse("m", 1, "", outputs), True, pair.memory)
     response, size = desk._read(frame[wire.FRAME.size :])

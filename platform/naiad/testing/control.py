@@ -1,4 +1,4 @@
-"""Loading and unloading of models by the model under test: noted, and answered from what the test has fakes for."""
+"""Loading and unloading of models by the model under test: recorded, and answered by the fakes that the test gave."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.runtime import ModelControl
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlAction:
     """One `pb_utils.load_model` or `unload_model`.
 
     Attributes:
@@ -28,48 +29,48 @@ class Control:
     unload_dependents: bool = False
 
 
-@dataclass(slots=True)
-class ControlDesk:
-    """What one model does to others, and which of them are ready.
+@dataclass
+class RecordedControl(ModelControl):
+    """What one model did to others, and which of them are ready.
 
     Attributes:
-        models: Names of the models that there are.
+        models: Names of the models that the test has fakes for.
         actions: What the model did.
         unloaded: Models that it unloaded and did not load again.
     """
 
     models: Collection[str]
-    actions: list[Control] = field(default_factory=list)
+    actions: list[ControlAction] = field(default_factory=list)
     unloaded: set[str] = field(default_factory=set)
 
-    def load(self, name: str, config: str, files: dict[str, Any] | None) -> None:
-        """Note a load.
+    def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:
+        """Record a load.
 
         Raises:
             TritonModelException: If the test has no fake for the model.
         """
-        if name not in self.models:
+        if model_name not in self.models:
             raise TritonModelException(
-                f"Failed to load model: failed to load '{name}', failed to poll from model repository (the test has "
-                f"fakes for: {', '.join(self.models) or 'none'})"
+                f"Failed to load model: failed to load '{model_name}', failed to poll from model repository (the test "
+                f"has fakes for: {', '.join(self.models) or 'none'})"
             )
-        self.actions.append(Control("load", name, config, files))
-        self.unloaded.discard(name)
+        self.actions.append(ControlAction("load", model_name, config, files))
+        self.unloaded.discard(model_name)
 
-    def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Note an unload; unknown names are a success, as in a server."""
-        self.actions.append(Control("unload", name, unload_dependents=unload_dependents))
-        self.unloaded.add(name)
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: FBT001 - the API's signature
+        """Record an unload; unknown names succeed, as in a server."""
+        self.actions.append(ControlAction("unload", model_name, unload_dependents=unload_dependents))
+        self.unloaded.add(model_name)
 
-    def is_ready(self, name: str) -> bool:
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002 - fakes have no versions
         """Whether the model has a fake that was not unloaded.
 
         Raises:
             TritonModelException: If the test has no fake for the model.
         """
-        if name not in self.models:
+        if model_name not in self.models:
             raise TritonModelException(
-                f"Failed to check model readiness: Request for unknown model: '{name}' is not found (the test has "
-                f"fakes for: {', '.join(self.models) or 'none'})"
+                f"Failed to check model readiness: Request for unknown model: '{model_name}' is not found (the test "
+                f"has fakes for: {', '.join(self.models) or 'none'})"
             )
-        return name not in self.unloaded
+        return model_name not in self.unloaded

@@ -19,7 +19,8 @@ from naiad_stub.execution import Execution
 from naiad_stub.messages import Credit
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
-from naiad_stub.sender import InferenceResponseSender, Sending
+from naiad_stub.runtime import ResponseSenders
+from naiad_stub.sender import HostSenders, InferenceResponseSender
 from naiad_stub.tensor import Tensor
 
 from naiad.errors import Code, ModelError
@@ -137,9 +138,9 @@ class Guest:
         self._thread: threading.Thread | None = None
         channel: Any = _Channel(self._deliver)
         writer: Any = _Writer(self._responses)
-        self.sending = _Sending(channel, writer, instance_name, lambda text, *_: log(1, text), decoupled=decoupled)
+        self.senders = _TestSenders(channel, writer, instance_name, lambda text, *_: log(1, text), decoupled=decoupled)
         self._execution = _Execution(
-            channel, writer, self.sending, execute, instance_name, model_file, lambda text, *_: log(2, text)
+            channel, writer, self.senders, execute, instance_name, model_file, lambda text, *_: log(2, text)
         )
         self._execution.causes = self._causes
 
@@ -183,7 +184,7 @@ class Guest:
         coroutine = self._execution.begin(batch)
         if coroutine is not None:
             done = asyncio.run_coroutine_threadsafe(self._execution.complete(batch, coroutine), self._event_loop())
-            if not self.sending.decoupled:
+            if not self.senders.decoupled:
                 done.result()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
@@ -206,7 +207,7 @@ class Guest:
             text = payload[position : position + text_size]
             position += text_size
             self._take(self._exchanges[key], flags, code, text)
-            self.sending.credit(key)
+            self.senders.credit(key)
             if flags & wire.FINAL:
                 del self._exchanges[key]
 
@@ -237,7 +238,7 @@ class _Channel:
         self._deliver = deliver
 
     def add_handler(self, message_class: type, handler: Callable[[Any], None]) -> None:
-        """Nothing arrives on its own."""
+        """Do nothing: no message arrives on its own."""
 
     def send(self, data: bytes) -> None:
         """Hand RESPONSES to whoever waits for them."""
@@ -247,8 +248,11 @@ class _Channel:
 
     post = send
 
+    def release_input(self, block: int) -> None:
+        """Do nothing: inputs are not in a segment."""
+
     def poll(self) -> None:
-        """Nothing arrives on its own."""
+        """Do nothing: no message arrives on its own."""
 
     def finish(self, waiter: Any) -> None:
         """Nobody waits."""
@@ -271,14 +275,14 @@ class _Writer:
         return wire.RESPONSE_HEAD.pack(ticket.key, flags, 0, 0, _TOKEN_BYTES, 0) + token, 0
 
 
-class _Sending(Sending):
+class _TestSenders(HostSenders):
     """Response senders whose client is the test: it reads at once, and cancels as the request says."""
 
-    def is_cancelled(self, ticket: Ticket) -> bool:
+    def is_cancelled(self, handle: Ticket) -> bool:
         """Whether the test has cancelled the request."""
-        batch = ticket.batch
+        batch = handle.batch
         assert isinstance(batch, GuestBatch)
-        state = batch.exchanges[ticket.key].request.is_cancelled
+        state = batch.exchanges[handle.key].request.is_cancelled
         return state() if callable(state) else state
 
     def credit(self, key: int) -> None:
@@ -299,18 +303,20 @@ class _Execution(Execution):
         return message
 
 
-def sender_of(request: InferenceRequest) -> InferenceResponseSender:
-    """The response sender of a request; one without use for a request that the model made itself."""
-    ticket = request._handle  # noqa: SLF001 - made for this
-    sending = None if ticket is None else ticket.batch.guest.sending
-    return InferenceResponseSender._of(sending, ticket)  # noqa: SLF001 - likewise
+class BatchSenders(ResponseSenders):
+    """Response senders of all models under test: a request has those of the model that received it."""
 
+    def sender_of(self, request: InferenceRequest) -> InferenceResponseSender:
+        """The sender of *request*; one that raises when used for a request that the model made itself."""
+        ticket = request._handle  # noqa: SLF001 - the guest's half of the class
+        senders = None if ticket is None else ticket.batch.guest.senders
+        return InferenceResponseSender._of(senders, ticket)  # noqa: SLF001 - likewise
 
-def is_cancelled(ticket: Ticket) -> bool:
-    """Whether the test has cancelled a received request."""
-    batch = ticket.batch
-    assert isinstance(batch, GuestBatch)
-    return batch.guest.sending.is_cancelled(ticket)
+    def is_cancelled(self, handle: Ticket) -> bool:
+        """Whether the test has cancelled a received request."""
+        batch = handle.batch
+        assert isinstance(batch, GuestBatch)
+        return batch.guest.senders.is_cancelled(handle)
 
 
 def received_request(

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from naiad_stub import dialect, loader, logger
-from naiad_stub import request as requests
-from naiad_stub.exceptions import TritonModelException
+from naiad_stub import dialect, loader, logger, runtime
 
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.render import to_json
@@ -22,7 +20,6 @@ from naiad.errors import Code, ModelError, NaiadError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
-from naiad.testing import hooks
 from naiad.testing.configuration import (
     ConfigSource,
     Source,
@@ -31,12 +28,12 @@ from naiad.testing.configuration import (
     source_of_class,
     source_of_directory,
 )
-from naiad.testing.control import ControlDesk
-from naiad.testing.fakes import Fake, FakeDesk
-from naiad.testing.guest import AnyName, Exchange, Guest, received_request
-from naiad.testing.metrics import MetricDesk
+from naiad.testing.control import RecordedControl
+from naiad.testing.fakes import Fake, FakeCalls
+from naiad.testing.guest import AnyName, BatchSenders, Exchange, Guest, received_request
+from naiad.testing.metrics import RecordedMetrics
 from naiad.testing.modules import ModelModules
-from naiad.testing.states import StateDesk
+from naiad.testing.states import SequenceStates
 from naiad.testing.values import Call, LogRecord, Parameter, Request, Response, tensor_of
 
 __all__ = ["ModelUnderTest", "load"]
@@ -77,7 +74,7 @@ def load(
     else:
         directories = [Path(directory) for directory in backend_directories]
         source = source_of_directory(Path(model), config, version, directories)
-    loaded = ModelUnderTest(source, FakeDesk(models or {}), timeout)
+    loaded = ModelUnderTest(source, FakeCalls(models or {}), timeout)
     loaded._open(model if isinstance(model, type) else None, arguments or {})  # noqa: SLF001 - the other half
     return loaded
 
@@ -94,23 +91,30 @@ class ModelUnderTest:
         metrics: The model's metrics, as `metrics.value_of("requests_total", language="en")`.
     """
 
-    def __init__(self, source: Source, desk: FakeDesk, timeout: float) -> None:
+    def __init__(self, source: Source, calls: FakeCalls, timeout: float) -> None:
         self.name = source.message.name
         self.instance: Any = None
         self.config: dict[str, Any] = {}
         self.logs: list[LogRecord] = []
-        self.control = ControlDesk(desk.models)
-        self.metrics = MetricDesk(self.name)
+        self.control = RecordedControl(calls.models)
+        self.metrics = RecordedMetrics(self.name)
         self._source = source
-        self._desk = desk
+        self._calls = calls
         self._timeout = timeout
         self._modules = ModelModules(str(source.version_dir), *_folders(source))
         self._config: ModelConfig = freeze(source.message)
         self._plan: RequestPlan | None = None
-        self._states: StateDesk | None = None
+        self._states: SequenceStates | None = None
         self._guest: Guest | None = None
-        self._may_call = False
         self._is_open = False
+        self._runtime = runtime.Runtime(
+            model_dir=str(source.version_dir),
+            log=self._log,
+            calls=calls,
+            senders=BatchSenders(),
+            control=self.control,
+            metrics=self.metrics,
+        )
 
     def __enter__(self) -> ModelUnderTest:  # noqa: PYI034 - typing has Self since Python 3.11 only
         return self
@@ -131,12 +135,12 @@ class ModelUnderTest:
     @property
     def calls(self) -> list[Call]:
         """The model's calls to other models so far."""
-        return self._desk.calls
+        return self._calls.calls
 
     @property
     def models(self) -> dict[str, Fake]:
         """What answers the model's calls; may be changed."""
-        return self._desk.models
+        return self._calls.models
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -218,8 +222,8 @@ class ModelUnderTest:
             raise TypeError("is_ready() must return a boolean value")
         return ready
 
-    def answer(self, call: Call) -> list[Response]:
-        """Answer the call of another model under test, whose fake this one is."""
+    def respond(self, call: Call) -> list[Response]:
+        """The responses to a call of another model under test, which has this one as a fake."""
         request = Request(
             inputs=call.tensors,
             request_id=call.request_id,
@@ -237,7 +241,7 @@ class ModelUnderTest:
         """Finalize the model. What its `finalize` raises is logged only, as by the server."""
         if not self._is_open:
             return
-        self._is_open = self._may_call = False
+        self._is_open = self._calls.is_open = False
         if self._guest is not None:
             self._guest.close()
             self._guest = None
@@ -247,13 +251,13 @@ class ModelUnderTest:
                 with self._at_work():
                     finalize()
         except Exception as error:  # noqa: BLE001 - a model may raise anything
-            self._note(0, f"finalize of '{self.name}' failed: {loader.format_exception(error)[1]}")
+            self._log_own(0, f"finalize of '{self.name}' failed: {loader.format_exception(error)[1]}")
         finally:
             self._modules.close()
-            hooks.closed(self)
+            runtime.uninstall(self._runtime)
 
     def _open(self, model_class: type | None, given: Mapping[str, str]) -> None:
-        hooks.opened(self)
+        runtime.install(self._runtime)
         self._is_open = True
         try:
             with self._at_work(), _in_the_servers_words():
@@ -261,7 +265,7 @@ class ModelUnderTest:
         except BaseException:
             self._is_open = False
             self._modules.close()
-            hooks.closed(self)
+            runtime.uninstall(self._runtime)
             raise
 
     def _initialize(self, model_class: type | None, given: Mapping[str, str]) -> None:
@@ -275,7 +279,7 @@ class ModelUnderTest:
         message = complete(source.message, model_class, utils.ModelConfig)
         validate(message, with_io=source.model_file is not None)
         self._config = config = freeze(message)
-        self._states = StateDesk(config, source.model_dir)
+        self._states = SequenceStates(config, source.model_dir)
         if config.inputs or source.model_file is not None:
             self._plan = compile_plan(config, source.version)
         self.config = to_json(config.message)
@@ -285,37 +289,28 @@ class ModelUnderTest:
         if initialize is not None:
             initialize(passed)
         self.instance = instance
-        self._may_call = True
+        self._calls.is_open = True
         self._guest = Guest(
             getattr(instance, "execute", None),
             instance_name=passed["model_instance_name"],
             model_file=str(source.model_file or model_class.__name__),
             decoupled=config.decoupled,
-            log=self._note,
+            log=self._log_own,
         )
 
-    # -- hooks ----------------------------------------------------------------------------------------------------
+    # -- log ------------------------------------------------------------------------------------------------------
 
-    def call(self, request: requests.InferenceRequest, *, decoupled: bool) -> Any:
-        """Answer a call of the model to another one."""
-        if not self._may_call:
-            raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if request._handle is not None:  # noqa: SLF001 - as the guest looks
-            raise TritonModelException("Only requests that the model made itself can be run on other models.")
-        return self._desk.exec(request, decoupled=decoupled)
-
-    def log(self, level: int, file: str, line: int, message: str) -> None:
-        """Note a message of the model."""
+    def _log(self, level: int, file: str, line: int, message: str) -> None:
         self.logs.append(LogRecord(logger.LogLevel(level).name, message, file, line))
 
-    def _note(self, level: int, message: str) -> None:
-        self.log(level, "model.py", 0, message)
+    def _log_own(self, level: int, message: str) -> None:
+        self._log(level, "model.py", 0, message)
 
     # -- requests as the model sees them --------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        with hooks.inside(self), self._modules.entered():
+        with runtime.activate(self._runtime), self._modules.entered():
             yield
 
     def _exchange(self, request: Request) -> Exchange:

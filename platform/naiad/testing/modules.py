@@ -92,7 +92,6 @@ class ModelModules:
                 sys.path += self._paths
                 sys.modules.update(self._modules)
                 ModelModules._entered = self
-            api._model_dir = self._version_dir  # noqa: SLF001 - what a guest sets as it starts
 
     def leave(self) -> None:
         """Take this model's modules out and remember them."""

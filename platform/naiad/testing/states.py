@@ -19,10 +19,10 @@ from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, OutputTensor
 from naiad.scheduling.sequences.states import SequenceState
 from naiad.testing.values import Request, Response
 
-__all__ = ["Kept", "StateDesk"]
+__all__ = ["Kept", "SequenceStates"]
 
 
-class StateDesk:
+class SequenceStates:
     """The states of the sequences of one model.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What a guest asks and tells its host, over a real socket, under any interpreter: `python questions.py STUBS`."""
+"""What a guest asks and tells its host, over a real socket, under any interpreter: `python queries_check.py STUBS`."""
 
 import gc
 import math
@@ -8,13 +8,13 @@ import threading
 
 sys.path.insert(0, sys.argv[1])
 
-from naiad_stub import control, metrics, wire
-from naiad_stub.asking import Asking
+from naiad_stub import control, runtime, wire
 from naiad_stub.channel import Channel
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.host_metrics import HostMetrics
 from naiad_stub.messages import FROM_GUEST, READINESS_REPLIES, Notification, ReadinessQuery, Reply, pack, unpack
-from naiad_stub.metric_reports import ServerMetrics
 from naiad_stub.metrics import MetricFamily, MetricKind
+from naiad_stub.queries import ServerQueries
 
 PREFIX = "Failed to process the request for model 'm_0_0', message: "
 
@@ -26,7 +26,7 @@ class Host(threading.Thread):
         super().__init__(daemon=True)
         self.socket, guest = socket.socketpair()
         self.channel = Channel(guest)
-        self.asking = Asking(self.channel, "m_0_0")
+        self.queries = ServerQueries(self.channel, "m_0_0")
         self.answers = answers
         self.asked = []
         self.told = []
@@ -74,7 +74,7 @@ def answer_metrics(what, fields):
 
 def check_changes_travel_merged_and_in_order():
     host = Host(answer_metrics)
-    metrics.server = ServerMetrics(host.asking)
+    runtime.install(runtime.Runtime(metrics=HostMetrics(host.queries)))
     family = MetricFamily("f", "what it is", MetricFamily.COUNTER)
     assert host.asked[-1] == (
         "metric.family",
@@ -122,14 +122,14 @@ def check_a_deleted_family_takes_its_metrics_along(made):
 
 def check_rules_of_metrics():
     host = Host(answer_metrics)
-    metrics.server = ServerMetrics(host.asking)
+    runtime.install(runtime.Runtime(metrics=HostMetrics(host.queries)))
     kinds = {kind: MetricFamily(kind.name, "", kind) for kind in MetricKind}
     counter = kinds[MetricKind.COUNTER].Metric()
     gauge = kinds[MetricKind.GAUGE].Metric({})
     histogram = kinds[MetricKind.HISTOGRAM].Metric(None, [])
     for what, function in (("increment", "Increment"), ("set", "Set"), ("observe", "Observe"), ("get", "Value")):
         for metric, allowed in ((counter, "increment get"), (gauge, "increment set get"), (histogram, "observe")):
-            name = metric._owner.kind.name
+            name = metric._family.kind.name
             method = getattr(metric, "value" if what == "get" else what)
             arguments = () if what == "get" else (1,)
             if what in allowed:
@@ -173,7 +173,7 @@ def check_control():
     host = Host(
         lambda what, fields: ValueError("no") if fields["name"] == "bad" else {"model.ready": "1"}.get(what, "")
     )
-    control.server = control.ServerControl(host.asking)
+    runtime.install(runtime.Runtime(control=control.HostControl(host.queries)))
     everything = bytes(range(256))
     control.load_model("a", "{}", {"file:1/x": everything})
     what, fields = host.asked[-1]
@@ -202,7 +202,7 @@ def check_many_threads_ask_at_once():
     answers = {}
 
     def ask(n):
-        answers[n] = [host.asking.ask("echo", {"n": f"{n}-{i}"}) for i in range(20)]
+        answers[n] = [host.queries.send("echo", {"n": f"{n}-{i}"}) for i in range(20)]
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -251,14 +251,15 @@ def check_readiness():
 
 
 def check_all():
-    """Everything; the hooks stand as before afterwards."""
-    before = metrics.server, control.server
+    """Everything; the runtime is as before afterwards."""
+    before = runtime.current()
     check_a_deleted_family_takes_its_metrics_along(check_changes_travel_merged_and_in_order())
     check_rules_of_metrics()
     check_control()
     check_many_threads_ask_at_once()
     check_readiness()
-    metrics.server, control.server = before
+    while runtime.current() is not before:
+        runtime.uninstall(runtime.current())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import triton_python_backend_utils
 def test_a_guest_asks_and_tells_as_the_host_expects_it():
     command = [
         sys.executable,
-        Path(__file__).with_name("questions.py"),
+        Path(__file__).with_name("queries_check.py"),
         Path(triton_python_backend_utils.__file__).parent,
     ]
 

@@ -1,4 +1,4 @@
-"""Where threads are seen to wait for each other, under any interpreter: run as `python standstill_check.py STUBS`."""
+"""Where threads are seen to wait for each other, under any interpreter: run as `python blocked_threads_check.py STUBS`."""
 
 import queue
 import sys
@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, sys.argv[1])
 
-from naiad_stub.standstill import is_reached
+from naiad_stub.blocked_threads import are_all_blocked
 
 
 def becomes(expected, waiting):
     """Whether a thread of its own, which counts as waiting itself, comes to see that."""
     deadline = time.monotonic() + (30 if expected else 0.3)
     while time.monotonic() < deadline:
-        if is_reached({*waiting, threading.get_ident()}) is expected:
+        if are_all_blocked({*waiting, threading.get_ident()}) is expected:
             if expected:
                 return True
         elif not expected:

@@ -13,10 +13,11 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from naiad_stub.asking import Asking, RefusedError
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import Notification, pack
-from naiad_stub.metrics import MetricKind, Metrics
+from naiad_stub.metrics import MetricKind
+from naiad_stub.queries import QueryError, ServerQueries
+from naiad_stub.runtime import MetricStore
 
 _LATEST_SECONDS = 0.05
 _MOST_WAITING = 4096
@@ -30,13 +31,13 @@ class _Handle(NamedTuple):
     buckets: Tuple[float, ...]
 
 
-class ServerMetrics(Metrics):
+class HostMetrics(MetricStore):
     """Keeps a model's metrics at the server."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.instance_name = asking.instance_name
-        self._asking = asking
-        self._channel = asking.channel
+    def __init__(self, queries: ServerQueries) -> None:
+        self.instance_name = queries.instance_name
+        self._queries = queries
+        self._channel = queries.channel
         self._last = 0
         self._lock = threading.Lock()
         self._changes: deque[Tuple[int, Any, float]] = deque()
@@ -49,7 +50,7 @@ class ServerMetrics(Metrics):
         """Have the server make a family."""
         number = self._next()
         fields = {"family": str(number), "name": name, "description": description, "kind": kind.name.lower()}
-        self._ask("metric.family", "Error when creating MetricFamily", fields)
+        self._query("metric.family", "Error when creating MetricFamily", fields)
         return number
 
     def new_metric(self, family: int, labels: Dict[str, str], buckets: Optional[List[float]]) -> _Handle:
@@ -60,7 +61,7 @@ class ServerMetrics(Metrics):
         fields = {"family": str(family), "metric": str(number), "labels": json.dumps(labels)}
         if buckets is not None:
             fields["buckets"] = " ".join(map(repr, buckets))
-        bounds = self._ask("metric.new", "Error when creating Metric", fields)
+        bounds = self._query("metric.new", "Error when creating Metric", fields)
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send_what_is_due, name="naiad-metrics", daemon=True)
@@ -85,17 +86,17 @@ class ServerMetrics(Metrics):
 
     def value(self, metric: _Handle) -> float:
         """The value now."""
-        return float(self._ask("metric.value", "Failed to get metric value", {"metric": str(metric.number)}))
+        return float(self._query("metric.value", "Failed to get metric value", {"metric": str(metric.number)}))
 
     def _next(self) -> int:
         with self._lock:
             self._last += 1
             return self._last
 
-    def _ask(self, what: str, prefix: str, fields: Mapping[str, str]) -> str:
+    def _query(self, subject: str, prefix: str, fields: Mapping[str, str]) -> str:
         try:
-            return self._asking.ask(what, fields)
-        except RefusedError as error:
+            return self._queries.send(subject, fields)
+        except QueryError as error:
             raise TritonModelException(f"{prefix}: {error.message}") from None
 
     # -- changes --------------------------------------------------------------------------------------------------
