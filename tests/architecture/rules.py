@@ -1,0 +1,398 @@
+"""The rules of the project's structure, as functions: each maps sources or texts to its violations, `place: what`.
+
+The tests of this folder apply them to the tree and expect no violation. `test_rules_can_fail.py` applies each to a small
+example that violates it: a rule that cannot fail protects nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+from architecture.sources import Function, Source
+
+# -- layers -----------------------------------------------------------------------------------------------------------
+
+LAYERS = (
+    # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
+    {"naiad", "errors", "logs", "json_cache"},
+    # Below `config`: tensors of a configuration have datatypes of the protocol.
+    {"protocol"},
+    {"config"},
+    {"scheduling", "lifecycle"},
+    # Below the next layer: repositories and environments may be remote, and both run interpreters.
+    {"storage", "interpreters"},
+    {"repository", "resolution", "environments", "memory"},
+    {"workers"},
+    {"engine"},
+    {"frontends"},
+    {"listeners"},
+    {"app", "doctor", "scaffold", "bundle", "deploy"},
+    {"cli", "testing", "inprocess"},
+    {"__main__"},
+)
+"""Folders and modules of `platform/naiad`, from the lowest layer to the highest."""
+
+LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
+
+SHARED_WITH_GUEST = {
+    "naiad_stub",
+    "naiad_stub.busy_poll",
+    "naiad_stub.layout",
+    "naiad_stub.memo",
+    "naiad_stub.messages",
+    "naiad_stub.segment",
+    "naiad_stub.wire",
+}
+"""What the host may import of the guest. `naiad_stub` alone: to find where it is installed."""
+
+SHARED_WITH_INPROCESS = {"naiad_stub.dlpack", "naiad_stub.exceptions", "naiad_stub.tensor"}
+"""What `naiad.inprocess` may import in addition: it converts tensors of its callers as the guest converts a model's."""
+
+FRONTENDS_MAY_IMPORT = {
+    "naiad.frontends",
+    "naiad.engine.door",
+    "naiad.protocol",
+    "naiad.errors",
+    "naiad.logs",
+    # Values of flags, parsed before a frontend exists.
+    "naiad.config.server.access",
+    "naiad.config.server.trace_options",
+    # The gRPC messages contain Triton's ModelConfig message.
+    "naiad.config.model.model_config_pb2",
+    "naiad_stub.memo",
+}
+"""Everything of ours that `naiad.frontends` may import. The engine's implementation and all layers below are missing."""
+
+IMPURE = {"asyncio", "os", "socket", "subprocess", "threading", "time"}
+"""Modules that decisions (`scheduling`, `lifecycle`) must not import: their tests need neither a system nor a clock."""
+
+NEWER_THAN_GUEST = {"annotationlib", "compression", "graphlib", "tomllib", "zoneinfo"}
+"""Modules of the standard library that Python 3.8 does not have."""
+
+
+def part_of(module: str) -> str:
+    """The layer's folder of a module of the host: `config` for `naiad.config.server.options`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LEVELS else "naiad"
+
+
+def _top(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+def upward_imports(host: Iterable[Source]) -> list[str]:
+    """Imports of a module that is in a higher layer, or in another folder of the same layer."""
+    return [
+        f"{source.path}:{line}: {here} (layer {LEVELS[here]}) imports {name} (layer {LEVELS[there]})"
+        for source in host
+        for line, name in source.imports()
+        if _top(name) == "naiad"
+        for here, there in [(part_of(source.module), part_of(name))]
+        if here != there and LEVELS[there] >= LEVELS[here]
+    ]
+
+
+def import_cycles(sources: Collection[Source]) -> dict[str, list[str]]:
+    """Modules on or above an import cycle, with those of their imports that are, too; imports in functions count."""
+    names = {source.module for source in sources}
+    graph = {
+        source.module: {name for _, name in source.imports() if name in names and name != source.module}
+        # A package's own __init__ is imported with each of its modules; all of them are empty but naiad's.
+        - {source.module.rpartition(".")[0]}
+        for source in sources
+    }
+    # Remove modules that import none of the remaining ones, until there is no such module. A cycle always remains.
+    while removable := {module for module, imported in graph.items() if not imported & set(graph)}:
+        graph = {module: imported for module, imported in graph.items() if module not in removable}
+    return {module: sorted(imported & set(graph)) for module, imported in graph.items()}
+
+
+def imports_of_the_guests_own_modules(host: Iterable[Source]) -> list[str]:
+    """Imports by the host of modules of the guest that the two do not share."""
+    return [
+        f"{source.path}:{line}: {name}"
+        for source in host
+        # `naiad.testing` runs the guest's code in the test's process, so it may import all of it.
+        if part_of(source.module) != "testing"
+        for shared in [
+            SHARED_WITH_GUEST | SHARED_WITH_INPROCESS if part_of(source.module) == "inprocess" else SHARED_WITH_GUEST
+        ]
+        for line, name in source.imports()
+        # An imported name counts with its module: `naiad_stub.wire.Kind` with `naiad_stub.wire`.
+        if _top(name) == "naiad_stub" and not {name, name.rpartition(".")[0]} & shared
+    ]
+
+
+def frontend_imports_past_the_door(host: Iterable[Source]) -> list[str]:
+    """Imports by frontends of anything but the engine's door and values."""
+    return [
+        f"{source.path}:{line}: {name}"
+        for source in host
+        if part_of(source.module) == "frontends"
+        for line, name in source.imports()
+        if _top(name) in {"naiad", "naiad_stub"}
+        # An imported name counts with its module: `naiad.engine.door.EngineDoor` with `naiad.engine.door`.
+        if not any(f"{name}.".startswith(f"{allowed}.") for allowed in FRONTENDS_MAY_IMPORT)
+        # `from naiad.config.model import model_config_pb2` names the package, too; its modules are checked.
+        if not any(allowed.startswith(f"{name}.") for allowed in FRONTENDS_MAY_IMPORT)
+    ]
+
+
+def impure_decisions(host: Iterable[Source]) -> list[str]:
+    """Imports of modules with effects by folders that only decide."""
+    return [
+        f"{source.path}:{line}: {name}"
+        for source in host
+        if part_of(source.module) in {"scheduling", "lifecycle"}
+        for line, name in source.imports()
+        if _top(name) in IMPURE
+    ]
+
+
+def foreign_imports_of_the_guest(guest: Iterable[Source]) -> list[str]:
+    """Imports by the guest of anything but the standard library of Python 3.8, numpy and itself."""
+    allowed = (sys.stdlib_module_names - NEWER_THAN_GUEST) | {"numpy", "naiad_stub", "triton_python_backend_utils"}
+    return [
+        f"{source.path}:{line}: {name}"
+        for source in guest
+        for line, name in source.imports()
+        if _top(name) not in allowed
+    ]
+
+
+# -- documentation in the code ----------------------------------------------------------------------------------------
+
+
+def _place(source: Source, function: Function) -> str:
+    return f"{source.path}:{function.lineno}: {function.name}"
+
+
+def _is_overload_or_setter(function: Function) -> bool:
+    """Whether the docstring belongs to another function: the implementation, or the property's getter."""
+    return any(
+        (isinstance(decorator, ast.Name) and decorator.id == "overload")
+        or (isinstance(decorator, ast.Attribute) and decorator.attr in {"overload", "setter"})
+        for decorator in function.decorator_list
+    )
+
+
+def undocumented_functions(sources: Iterable[Source]) -> list[str]:
+    """Public functions and methods without a docstring."""
+    return [
+        _place(source, function)
+        for source in sources
+        for function, is_public in source.functions()
+        if is_public and not ast.get_docstring(function) and not _is_overload_or_setter(function)
+    ]
+
+
+def undocumented_modules_and_classes(sources: Iterable[Source]) -> list[str]:
+    """Modules and public classes without a docstring."""
+    return [
+        f"{source.path}:{getattr(node, 'lineno', 1)}"
+        for source in sources
+        for node in (source.tree, *source.tree.body)
+        if isinstance(node, ast.Module) or (isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+        if not ast.get_docstring(node)
+    ]
+
+
+def functions_without_return_type(sources: Iterable[Source]) -> list[str]:
+    """Functions and methods, private ones included, without a return annotation."""
+    return [
+        _place(source, function) for source in sources for function, _ in source.functions() if function.returns is None
+    ]
+
+
+def newer_syntax_than(version: tuple[int, int], sources: Iterable[Source]) -> list[str]:
+    """Files that a Python of this version cannot parse."""
+    found: list[str] = []
+    for source in sources:
+        try:
+            ast.parse(source.text, source.path, feature_version=version)
+        except SyntaxError as error:
+            found.append(f"{source.path}:{error.lineno}: {error.msg}")
+    return found
+
+
+_SUPPRESSION = re.compile(
+    r"#\s*(?:ruff:\s*noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?"
+    r"|type:\s*ignore(?:\[[\w,\s-]+\])?)"
+)
+_WORDS = re.compile(r"[A-Za-z]{2,}")
+
+
+def unexplained_suppressions(sources: Iterable[Source]) -> list[str]:
+    """`# noqa` and `# type: ignore` without a reason in words: in the same comment, or for a whole file on the next line.
+
+    Only comments count, found by the tokenizer: a text that mentions `# noqa` suppresses nothing.
+    """
+    found: list[str] = []
+    for source in sources:
+        comments = {
+            token.start[0]: token.string
+            for token in tokenize.generate_tokens(StringIO(source.text).readline)
+            if token.type == tokenize.COMMENT
+        }
+        for line, comment in comments.items():
+            if not _SUPPRESSION.search(comment):
+                continue
+            reason = _SUPPRESSION.sub(" ", comment)
+            if comment.lstrip("# ").startswith("ruff:"):
+                reason += comments.get(line + 1, "")
+            if not _WORDS.search(reason):
+                found.append(f"{source.path}:{line}: {comment}")
+    return found
+
+
+def repeated_class_names(sources: Iterable[Source], allowed: Mapping[str, str]) -> list[str]:
+    """Names of classes that several modules define, unless *allowed* has the name with a reason.
+
+    Classes inside classes and functions count: a reader searches for all of them by name.
+    """
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{source.path}:{node.lineno}")
+    return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1 and name not in allowed]
+
+
+def unneeded_permissions(sources: Iterable[Source], allowed: Mapping[str, str]) -> list[str]:
+    """Names in *allowed* that only one module defines, or none."""
+    repeated = {line.partition(":")[0] for line in repeated_class_names(sources, {})}
+    return sorted(set(allowed) - repeated)
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+_MAP_ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
+_CODE_WORD = re.compile(r"`([^`]+)`")
+
+
+def folders_of(root: Path) -> list[str]:
+    """The packages below a package, two levels deep, as `engine` and `engine/loading`."""
+    return sorted(
+        path.parent.relative_to(root).as_posix()
+        for pattern in ("*/__init__.py", "*/*/__init__.py")
+        for path in root.glob(pattern)
+    )
+
+
+def map_of(page: str) -> list[str]:
+    """The folders and modules in the first column of the first table of the section "Layers", in order."""
+    section = page.partition("\n## Layers\n")[2].partition("\n## ")[0].partition("| module of `stubs")[0]
+    return [word for row in _MAP_ROW.findall(section) for word in _CODE_WORD.findall(row)]
+
+
+def differences_of_map(page: str, folders: Collection[str]) -> list[str]:
+    """Folders that the page does not name, and folders that it names and that do not exist."""
+    named = [name for name in map_of(page) if not name.endswith(".py")]
+    missing = [f"{folder}: not in the table" for folder in sorted(set(folders) - set(named))]
+    return missing + [f"{name}: no such folder" for name in sorted(set(named) - set(folders))]
+
+
+def map_rows_out_of_order(page: str) -> list[str]:
+    """Rows of the page's table that are above a row of a higher layer, or apart from the row of their parent folder."""
+    rows = [name.removesuffix(".py") for name in map_of(page)]
+    wrong: list[str] = []
+    for above, below in pairwise(rows):
+        top_above, top_below = above.split("/")[0], below.split("/")[0]
+        if "/" in below and top_above != top_below:
+            wrong.append(f"{below}: not below {top_below}")
+        elif LEVELS[top_below] > LEVELS[top_above]:
+            wrong.append(f"{below}: a higher layer than {above}")
+    return wrong
+
+
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_CODE = re.compile(r"^( *)```.*?^\1```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+
+def _links_of(text: str) -> list[tuple[str, str]]:
+    """Path and anchor of each link of a page to another file, or to a place in the page itself."""
+    targets = [
+        target
+        for target in _LINK.findall(_CODE.sub("", text))
+        if "://" not in target and not target.startswith("mailto:")
+    ]
+    return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets)]
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files or headings that do not exist."""
+    return [
+        f"{page.name}: {target}{'#' if anchor else ''}{anchor}"
+        for target, anchor in _links_of(page.read_text(encoding="utf-8"))
+        if not _has_target((page.parent / target) if target else page, anchor)
+    ]
+
+
+def _has_target(path: Path, anchor: str) -> bool:
+    if not path.exists():
+        return False
+    return not anchor or anchor in {_anchor(heading) for heading in _HEADING.findall(path.read_text(encoding="utf-8"))}
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that a heading of Markdown gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def unlisted_pages(first: Path, pages: Iterable[Path]) -> list[str]:
+    """Pages to which the first page has no link."""
+    listed = {(first.parent / target).resolve() for target, _ in _links_of(first.read_text(encoding="utf-8"))}
+    return sorted(str(page.relative_to(first.parent)) for page in pages if page.resolve() not in listed)
+
+
+def state_diagram(transitions: Mapping[str, Iterable[str]], first: str) -> str:
+    """The transitions between states as a diagram of Mermaid."""
+    arrows = [f"    {state} --> {following}" for state, followers in transitions.items() for following in followers]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, ""])
+
+
+def diagrams_of(page: str) -> list[str]:
+    """The state diagrams of a page."""
+    return re.findall(r"```mermaid\n(stateDiagram.*?)```", page, re.DOTALL)
+
+
+# -- dependencies and the tree ----------------------------------------------------------------------------------------
+
+_MODULES = {"protobuf": "google.protobuf"}
+"""Modules whose name is not the package's."""
+
+
+def unused_dependencies(packages: Iterable[str], host: Iterable[Source]) -> list[str]:
+    """Packages that the host depends on and does not import."""
+    imported = {name for source in host for _, name in source.imports()}
+    return [
+        package
+        for package in packages
+        for module in [_MODULES.get(package, package.replace("-", "_"))]
+        if not any(name == module or name.startswith(module + ".") for name in imported)
+    ]
+
+
+def rows_of_dependencies(record: str) -> list[str]:
+    """The first column of the record's table, its heading included."""
+    return re.findall(r"^\| ([a-z-]+) \|", record, re.MULTILINE)
+
+
+# In pieces, or this file would be the first violation.
+_MACHINE_PATH = re.compile("|".join(rf"(?<![\w.~$}}-])/{name}/" for name in ("work", "root", r"home/[a-z]\w*")))
+
+
+def machine_paths(name: str, text: str) -> Iterator[str]:
+    """Lines of a file with a path that exists on its author's machine only."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _MACHINE_PATH.search(line):
+            yield f"{name}:{number}: {line.strip()[:100]}"
