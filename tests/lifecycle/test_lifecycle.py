@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from naiad.lifecycle.restart import GiveUp, Restart, RestartBook, RestartPolicy
+from naiad.lifecycle.restart import GiveUp, Restart, RestartPolicy, RestartTracker
 from naiad.lifecycle.states import advance
 from naiad.protocol.metadata import ModelState
 
@@ -25,17 +25,17 @@ S = ModelState
     ],
 )
 def test_restarts_come_ever_later_until_there_were_too_many(deaths, decisions):
-    book = RestartBook(RestartPolicy(limit=3, window=60))
-    assert [book.died(now) for now in deaths] == decisions
+    tracker = RestartTracker(RestartPolicy(limit=3, window=60))
+    assert [tracker.on_exit(now) for now in deaths] == decisions
 
 
 def test_delay_has_a_ceiling():
-    book = RestartBook(RestartPolicy(limit=100))
-    assert [book.died(0) for _ in range(20)][-1] == Restart(10.0)
+    tracker = RestartTracker(RestartPolicy(limit=100))
+    assert [tracker.on_exit(0) for _ in range(20)][-1] == Restart(10.0)
 
 
 def test_limit_of_none_gives_up_at_once():
-    assert RestartBook(RestartPolicy(limit=0)).died(5) == GiveUp(1)
+    assert RestartTracker(RestartPolicy(limit=0)).on_exit(5) == GiveUp(1)
 
 
 @pytest.mark.parametrize(

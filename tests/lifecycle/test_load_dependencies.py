@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.lifecycle.dependencies import closure, dependents, find_cycle, waves
+from naiad.lifecycle.dependencies import all_dependencies, dependents, find_cycle, load_waves
 
 NEEDS = {"outer": ["inner", "a"], "inner": ["a", "b"]}
 
@@ -21,12 +21,12 @@ NEEDS = {"outer": ["inner", "a"], "inner": ["a", "b"]}
     ],
 )
 def test_models_come_after_those_that_they_need(names, expected):
-    assert waves(names.split(), NEEDS) == expected
+    assert load_waves(names.split(), NEEDS) == expected
 
 
 def test_a_circle_comes_together_and_before_those_that_need_it():
     needs = {"a": ["b"], "b": ["a"], "user": ["b"], "self": ["self"]}
-    assert waves(["user", "a", "b", "self"], needs) == [["self"], ["a", "b"], ["user"]]
+    assert load_waves(["user", "a", "b", "self"], needs) == [["self"], ["a", "b"], ["user"]]
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_a_circle_is_told_by_the_last_model_on_it(name, last):
 
 
 def test_what_is_needed_and_who_needs_it_are_found_over_several_steps():
-    assert closure("outer", NEEDS) == {"inner", "a", "b"}
+    assert all_dependencies("outer", NEEDS) == {"inner", "a", "b"}
     assert dependents("b", NEEDS) == ["outer", "inner"]
     assert dependents("outer", NEEDS) == []
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdefg"), max_size=3)))
 def test_every_model_comes_in_one_wave_whatever_needs_what(needs):
-    found = [name for wave in waves("abcdefg", needs) for name in wave]
+    found = [name for wave in load_waves("abcdefg", needs) for name in wave]
     assert sorted(found) == sorted("abcdefg")
     for name in "abcdefg":
         for need in needs.get(name, ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.lifecycle.polling import Changes, all_versions, changed_parts, changes, due, is_ignored
+from naiad.lifecycle.polling import Changes, are_versions, changed_entries, due_retries, is_ignored, plan_changes
 
 A, B, C = {"f": (1,)}, {"f": (2,)}, {"f": (2,), "g": (1,)}
 
@@ -39,7 +39,7 @@ A, B, C = {"f": (1,)}, {"f": (2,)}, {"f": (2,), "g": (1,)}
     ],
 )
 def test_a_change_counts_once_it_was_seen_twice(what, loaded, before, now, expected):
-    assert changes(loaded, before, now) == expected, what
+    assert plan_changes(loaded, before, now) == expected, what
 
 
 names = st.sampled_from("abc")
@@ -52,7 +52,7 @@ def test_whatever_happens_the_server_ends_with_what_the_repository_holds(history
     loaded: dict[str, object] = {}
     before: dict[str, object] = {}
     for look in [*history, last, last]:
-        found = changes(loaded, before, look)
+        found = plan_changes(loaded, before, look)
         assert not {*found.load} & {*found.unload, *found.unsettled}
         for name in found.load:
             assert look[name] is not None
@@ -78,7 +78,7 @@ def test_whatever_happens_the_server_ends_with_what_the_repository_holds(history
     ],
 )
 def test_what_changed_is_told_by_what_lies_in_the_models_folder(before, now, parts):
-    assert changed_parts(before, now) == parts
+    assert changed_entries(before, now) == parts
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_what_changed_is_told_by_what_lies_in_the_models_folder(before, now, par
     ],
 )
 def test_other_versions_stay_if_folders_of_versions_alone_changed(parts, signature, answer):
-    assert all_versions(parts, signature) is answer
+    assert are_versions(parts, signature) is answer
 
 
 def test_what_failed_is_tried_again_with_pauses_that_double():
-    tried = [look for look in range(10, 30) if due({"m": 10}, look) == ["m"]]
+    tried = [look for look in range(10, 30) if due_retries({"m": 10}, look) == ["m"]]
 
     assert tried == [11, 12, 14, 18, 26]
 

@@ -6,7 +6,7 @@ import pytest
 from naiad.config.model.text import parse_json
 from naiad.errors import Code, ConfigError
 from naiad.repository.layout import ModelFiles
-from naiad.repository.read import config_path, is_config_provided, prepare_config, read_config
+from naiad.repository.read import config_path, prepare_config, read_config
 
 IO = 'input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
 
@@ -47,7 +47,7 @@ def test_a_missing_configuration_is_told_from_the_files_and_left_to_the_model(ma
 
     message = read_config(files, strict=False)
 
-    assert not is_config_provided(files)
+    assert not config_path(files).exists()
     assert (message.backend, len(message.input)) == ("python", 0)
 
 

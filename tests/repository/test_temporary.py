@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from naiad.errors import RepositoryError
-from naiad.repository.temporary import temporary_folder
+from naiad.repository.layout import make_temporary_directory
 
 
 def test_a_system_that_may_only_be_read_is_told_to_name_a_folder(monkeypatch):
@@ -16,9 +16,9 @@ def test_a_system_that_may_only_be_read_is_told_to_name_a_folder(monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
 
     with pytest.raises(RepositoryError, match=r"No usable temporary directory found.*; name a folder.* by TMPDIR"):
-        temporary_folder("naiad-")
+        make_temporary_directory("naiad-")
 
 
 def test_a_parent_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RepositoryError, match=f"in {tmp_path}/none: No such file.*; make that one that can be written"):
-        temporary_folder("naiad-", f"{tmp_path}/none")
+        make_temporary_directory("naiad-", f"{tmp_path}/none")

@@ -104,7 +104,7 @@ def _find_model(model: str, repositories: Repositories) -> ModelFiles:
         )
     near = difflib.get_close_matches(model, scan.models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.given)}{hint}")
+    raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.locations)}{hint}")
 
 
 def _explain_version(

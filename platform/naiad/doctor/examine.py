@@ -43,7 +43,7 @@ def examine(
     """
     repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
     try:
-        examination = Examination(tuple(map(str, repositories.given)))
+        examination = Examination(tuple(map(str, repositories.locations)))
         examination.findings += examine_store(options.environments.store)
         if examination.findings:
             return examination  # without a store, no environment can be prepared

@@ -27,7 +27,7 @@ from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.repository.read import config_path, lack_of_tensors, read_config
+from naiad.repository.read import config_path, explain_missing_tensors, read_config
 from naiad.resolution.decision import Resolution, ResolutionSettings, Step
 from naiad.resolution.resolve import check_stub_supports, resolve
 
@@ -188,7 +188,7 @@ def _examine_configuration(
     except NaiadError as error:
         examined.add_error("config", error, where=path, version=version)
         return
-    missing = lack_of_tensors(examined.files, config, context.options.models.config_name)
+    missing = explain_missing_tensors(examined.files, config, context.options.models.config_name)
     if missing:
         advice = "name them in config.pbtxt, or define auto_complete_config"
         finding = Finding(severity=Severity.WARNING, code="no-tensors", message=missing, advice=advice, where=path)

@@ -29,7 +29,7 @@ from naiad.errors import (
     NotReadyError,
     RepositoryError,
 )
-from naiad.lifecycle.polling import Look
+from naiad.lifecycle.polling import Snapshot
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
@@ -88,9 +88,9 @@ class Engine:
         Raises:
             RepositoryError: If a repository cannot be read.
         """
-        look: Look = {}
+        look: Snapshot = {}
         if self._poller is not None:
-            found, look = await asyncio.to_thread(self._repositories.look)
+            found, look = await asyncio.to_thread(self._repositories.snapshot)
         else:
             found = await asyncio.to_thread(self._repositories.scan)
         for key in found.duplicates:
@@ -245,7 +245,7 @@ class Engine:
 
     async def repository_index(self) -> Sequence[IndexEntry]:
         """All models of the repositories; one that is slow to be listed, on a network, keeps no request waiting."""
-        stored = await asyncio.to_thread(self._repositories.stored)
+        stored = await asyncio.to_thread(self._repositories.known_models)
         return self._registry.index(ready_only=False, stored=stored)
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:

@@ -26,7 +26,7 @@ from naiad.inprocess.metrics import own_families
 from naiad.inprocess.options import Options, log_settings, server_options
 from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
-from naiad.repository.place import LocalPlace
+from naiad.repository.repositories import LocalRepository
 
 __all__ = ["RunningServer", "register", "unregister"]
 
@@ -199,10 +199,10 @@ def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None
     if not Path(path).is_dir():
         raise RepositoryError(f"failed to register '{path}', repository not found")
     repositories = server.engine.repositories
-    place = LocalPlace(Path(path).absolute())
-    if place.given in repositories.given:
+    repository = LocalRepository(Path(path).absolute())
+    if repository.location in repositories.locations:
         raise RepositoryError(f"model repository '{path}' has already been registered", code=Code.ALREADY_EXISTS)
-    known = {files.name for files in repositories.stored()}
+    known = {files.name for files in repositories.known_models()}
     for directory, name in names.items():
         if name in known:
             raise RepositoryError(
@@ -210,7 +210,7 @@ def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None
                 "name",
                 code=Code.ALREADY_EXISTS,
             )
-    repositories.add(place, names)
+    repositories.add(repository, names)
 
 
 def unregister(server: RunningServer, path: str) -> None:

@@ -1,1 +1,1 @@
-"""Which state a model or instance is in and what may follow: tables and pure functions."""
+"""States of models and instances, and the decisions that follow from them: tables and pure functions."""

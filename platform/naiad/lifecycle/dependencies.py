@@ -1,59 +1,67 @@
-"""In which order models are loaded and unloaded where some need others. Pure: models are names."""
+"""The order in which models are loaded and unloaded where some depend on others. Pure: models are names.
+
+Ensembles depend on the models of their steps, which may be ensembles themselves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["Needs", "closure", "dependents", "find_cycle", "waves"]
+__all__ = ["Dependencies", "all_dependencies", "dependents", "find_cycle", "load_waves"]
 
-Needs = Mapping[str, Collection[str]]
-"""What each model needs; those that need nothing may be left out."""
+Dependencies = Mapping[str, Collection[str]]
+"""The models that each model directly depends on; models without dependencies may be left out."""
 
 
-def waves(names: Iterable[str], needs: Needs) -> list[list[str]]:
-    """Group *names* so that each comes after those that it needs.
+def load_waves(names: Iterable[str], dependencies: Dependencies) -> list[list[str]]:
+    """Group *names* so that each comes in a later group than its dependencies.
 
-    Names that need each other in a circle come together, before those that need them.
+    Names that depend on each other in a cycle come in one group, before those that depend on them.
     """
-    left = dict.fromkeys(names)
-    result = []
-    while left:
-        wave = [name for name in left if not any(need in left for need in needs.get(name, ()) if need != name)]
-        wave = wave or [name for name in left if find_cycle(name, needs)]
-        result.append(wave)
+    remaining = dict.fromkeys(names)
+    waves = []
+    while remaining:
+        wave = [
+            name
+            for name in remaining
+            if not any(other in remaining for other in dependencies.get(name, ()) if other != name)
+        ]
+        # No such name: every remaining one is in a cycle or depends on one. The cycles come first.
+        wave = wave or [name for name in remaining if find_cycle(name, dependencies)]
+        waves.append(wave)
         for name in wave:
-            del left[name]
-    return result
+            del remaining[name]
+    return waves
 
 
-def find_cycle(name: str, needs: Needs) -> str:
-    """The last model on a circle that leads from *name* back to it; empty if there is none."""
+def find_cycle(name: str, dependencies: Dependencies) -> str:
+    """The last model of a cycle that leads from *name* back to it; empty if there is none."""
     seen: set[str] = set()
-    ahead = [name]
-    while ahead:
-        current = ahead.pop()
+    pending = [name]
+    while pending:
+        current = pending.pop()
         if current in seen:
             continue
         seen.add(current)
-        if name in needs.get(current, ()):
+        if name in dependencies.get(current, ()):
             return current
-        ahead += needs.get(current, ())
+        pending += dependencies.get(current, ())
     return ""
 
 
-def closure(name: str, needs: Needs) -> set[str]:
-    """All that *name* needs, over any number of others."""
+def all_dependencies(name: str, dependencies: Dependencies) -> set[str]:
+    """All models that *name* depends on, directly or indirectly."""
     found: set[str] = set()
-    ahead = [name]
-    while ahead:
-        for need in needs.get(ahead.pop(), ()):
-            if need not in found:
-                found.add(need)
-                ahead.append(need)
+    pending = [name]
+    while pending:
+        for other in dependencies.get(pending.pop(), ()):
+            if other not in found:
+                found.add(other)
+                pending.append(other)
     return found
 
 
-def dependents(name: str, needs: Needs) -> list[str]:
-    """All that need *name*, over any number of others, each before those that it needs itself."""
-    found = [other for other in needs if name in closure(other, needs) and other != name]
-    return [other for wave in reversed(waves(found, needs)) for other in wave]
+def dependents(name: str, dependencies: Dependencies) -> list[str]:
+    """All models that depend on *name*, directly or indirectly, each before its own dependencies."""
+    found = [other for other in dependencies if name in all_dependencies(other, dependencies) and other != name]
+    return [other for wave in reversed(load_waves(found, dependencies)) for other in wave]

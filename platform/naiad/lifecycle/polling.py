@@ -1,7 +1,7 @@
-"""Which models a polled repository wants loaded and unloaded. Pure: what was seen is data, and nobody looks at a clock.
+"""Which models to load and unload after a poll of the repositories. Pure: snapshots are data, no clock is read.
 
-A change counts once it was seen alike in two looks: what is being copied right now is not loaded half. What a model was
-last loaded from is compared by difference, not by age: an older file put in the place of a newer one is a change, too.
+A change counts once two snapshots in a row show the same state, so that a model that is still being copied is not
+loaded half. Signatures are compared for equality, not by age: replacing a file by an older one is a change, too.
 """
 
 from __future__ import annotations
@@ -9,30 +9,39 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Changes", "Look", "Signature", "all_versions", "changed_parts", "changes", "due", "is_ignored"]
+__all__ = [
+    "Changes",
+    "Signature",
+    "Snapshot",
+    "are_versions",
+    "changed_entries",
+    "due_retries",
+    "is_ignored",
+    "plan_changes",
+]
 
 Signature = Mapping[str, tuple[object, ...]]
-"""What tells one state of a model's files from another: by path, whatever changes with the content."""
+"""State of a model's files: by path, values that change with the content (time and size, or an object's tag)."""
 
-Look = Mapping[str, "Signature | None"]
-"""What was seen of all models at one time; None for one that could not be read to its end."""
+Snapshot = Mapping[str, "Signature | None"]
+"""Signatures of all models at one time, by key; None for a model that could not be read completely."""
 
 _IGNORED_NAMES = frozenset({"__pycache__", "lost+found", "Thumbs.db", "desktop.ini"})
 _IGNORED_ENDS = (
     *("~", ".pyc", ".pyo", ".swp", ".swo", ".swx", ".tmp", ".temp", ".bak", ".orig", ".rej", ".lock", ".lck"),
     *(".part", ".partial", ".crdownload", ".filepart"),
 )
-_VIM_TEST_FILE = "4913"
+_VIM_TEST_FILE = "4913"  # Vim creates it to test whether it may write to a directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is to be done about a repository.
+    """What to do after a poll.
 
     Attributes:
-        load: Models to load or reload, by name.
+        load: Models to load or reload, sorted by name.
         unload: Models to unload.
-        unsettled: Models that changed and may go on changing: look again soon.
+        unsettled: Models that differ from the previous snapshot; poll again soon.
     """
 
     load: tuple[str, ...] = ()
@@ -40,22 +49,22 @@ class Changes:
     unsettled: tuple[str, ...] = ()
 
 
-def changes(loaded: Mapping[str, Signature], before: Look, now: Look) -> Changes:
-    """Decide what to do.
+def plan_changes(loaded: Mapping[str, Signature], before: Snapshot, now: Snapshot) -> Changes:
+    """Decide which models to load and unload.
 
     Args:
-        loaded: What each model was last loaded from, or tried to.
-        before: The look before.
-        now: This look.
+        loaded: The signature with which each model was last loaded, or a load was tried.
+        before: The previous snapshot.
+        now: This snapshot.
     """
     load, unload, unsettled = [], [], []
     for name in sorted({*loaded, *now, *before}):
         seen = now.get(name)
         is_settled = (name in now) == (name in before) and seen == before.get(name) and (name in now) != (seen is None)
         if name in now and seen is not None and seen == loaded.get(name):
-            continue  # also when it was another one in between
+            continue  # unchanged, even if the previous snapshot differed
         if name not in now and name not in loaded:
-            continue  # came and went
+            continue  # appeared and vanished before it was loaded
         if not is_settled:
             unsettled.append(name)
         elif name in now:
@@ -65,25 +74,27 @@ def changes(loaded: Mapping[str, Signature], before: Look, now: Look) -> Changes
     return Changes(load=tuple(load), unload=tuple(unload), unsettled=tuple(unsettled))
 
 
-def changed_parts(before: Signature, now: Signature) -> frozenset[str]:
-    """What differs between two states of a model: names of files and folders right in its folder."""
+def changed_entries(before: Signature, now: Signature) -> frozenset[str]:
+    """The entries of a model's directory (files and version directories) in which two signatures differ."""
     paths = {path for path in {*before, *now} if before.get(path) != now.get(path)}
     return frozenset(path.partition("/")[0] for path in paths)
 
 
-def due(failed: Mapping[str, int], look: int) -> list[str]:
-    """The models to try again at a regular look, with pauses that double: a cause may lie outside of their files.
+def due_retries(failed: Mapping[str, int], poll: int) -> list[str]:
+    """The failed models to load again at this poll, although their files are unchanged: the cause may be elsewhere.
+
+    They are retried 1, 2, 4, 8 ... polls after the failure.
 
     Args:
-        failed: The number of the look at which each failed first.
-        look: The number of this look.
+        failed: The number of the poll at which each model failed first.
+        poll: The number of this poll.
     """
-    # Powers of two have one bit set.
-    return sorted(name for name, since in failed.items() if look > since and (look - since) & (look - since - 1) == 0)
+    # A power of two has one bit set.
+    return sorted(name for name, since in failed.items() if poll > since and (poll - since) & (poll - since - 1) == 0)
 
 
 def is_ignored(name: str, *, is_directory: bool = False) -> bool:
-    """Whether a file or folder of that name says nothing about a model: bytecode, what editors and tools leave."""
+    """Whether changes of a file or directory of that name are ignored: bytecode, files of editors and tools."""
     if name in _IGNORED_NAMES or name.startswith("."):
         return True
     if is_directory:
@@ -91,7 +102,7 @@ def is_ignored(name: str, *, is_directory: bool = False) -> bool:
     return name.endswith(_IGNORED_ENDS) or name == _VIM_TEST_FILE or (name.startswith("#") and name.endswith("#"))
 
 
-def all_versions(parts: Collection[str], signature: Signature) -> bool:
-    """Whether *parts* are folders with a number, each: then nothing that other versions use has changed."""
+def are_versions(entries: Collection[str], signature: Signature) -> bool:
+    """Whether all *entries* are version directories: then nothing that other versions use has changed."""
     files = {path for path in signature if "/" not in path}
-    return bool(parts) and all(part.isdecimal() and part not in files for part in parts)
+    return bool(entries) and all(entry.isdecimal() and entry not in files for entry in entries)

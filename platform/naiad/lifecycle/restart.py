@@ -1,4 +1,8 @@
-"""When a guest that died is started again: exponential back-off and a limit, as a pure decision."""
+"""When a guest that exited is restarted: exponential back-off and a limit, as a pure decision.
+
+Restarts follow 0.1 s, 0.2 s, 0.4 s ... up to 10 s after the exit. More exits than the limit within the window
+(`--stub-restart-limit`, `--stub-restart-window-secs`) make the instance fail for good.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +27,30 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the instance again after *delay* seconds."""
+    """Decision: restart the instance after *delay* seconds."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Leave the instance dead; *deaths* within the window were too many."""
+    """Decision: do not restart the instance; its guests exited *exits* times within the window."""
 
-    deaths: int
+    exits: int
 
 
-class RestartBook:
-    """Deaths of one instance, and what follows from them."""
+class RestartTracker:
+    """Recent exits of the guests of one instance, and the decision after each."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self._deaths: list[float] = []
+        self._exits: list[float] = []
 
-    def died(self, now: float) -> Restart | GiveUp:
-        """Decide what follows a death at *now* (seconds of any steady clock).
-
-        The first restart comes after 0.1 s, each further one within the window after twice as long.
-        """
-        self._deaths = [death for death in self._deaths if now - death < self._policy.window]
-        self._deaths.append(now)
-        deaths = len(self._deaths)
-        if deaths > self._policy.limit:
-            return GiveUp(deaths)
-        return Restart(min(FIRST_DELAY * 2 ** (deaths - 1), LONGEST_DELAY))
+    def on_exit(self, now: float) -> Restart | GiveUp:
+        """Decide what follows an exit at *now* (seconds of any monotonic clock)."""
+        self._exits = [time for time in self._exits if now - time < self._policy.window]
+        self._exits.append(now)
+        exits = len(self._exits)
+        if exits > self._policy.limit:
+            return GiveUp(exits)
+        return Restart(min(FIRST_DELAY * 2 ** (exits - 1), LONGEST_DELAY))

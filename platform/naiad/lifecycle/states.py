@@ -1,8 +1,8 @@
-"""The states of a model version and what may follow what.
+"""The states of a model version, and the allowed transitions.
 
-Rules: a version serves only in READY. LOADING may end in READY or UNAVAILABLE. A READY version that loses all its
-instances for good becomes UNAVAILABLE; one that merely restarts them stays READY in the index, while its readiness
-says no. UNLOADING ends in UNAVAILABLE with the reason "unloaded", unless the version is loaded again meanwhile.
+A version serves requests only in READY. LOADING ends in READY or UNAVAILABLE. A READY version becomes UNAVAILABLE when
+all its instances have failed for good; while they restart, it stays READY in the index and its readiness is false.
+UNLOADING ends in UNAVAILABLE with the reason "unloaded", or in LOADING if the version is loaded again meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from naiad.protocol.metadata import ModelState
 
 UNLOADED = "unloaded"
-"""The reason that strict readiness tolerates (CORE src/server.cc)."""
+"""Reason of an UNAVAILABLE version that does not make the server unready in strict mode (CORE src/server.cc)."""
 
 TRANSITIONS = MappingProxyType(
     {
@@ -26,10 +26,10 @@ TRANSITIONS = MappingProxyType(
 
 
 def advance(state: ModelState, following: ModelState) -> ModelState:
-    """The following state.
+    """Return *following* after checking that the transition is allowed.
 
     Raises:
-        ValueError: If it may not follow; a fault of ours, not of a user.
+        ValueError: If it is not: a bug of the host, never a user's mistake.
     """
     if following not in TRANSITIONS[state]:
         raise ValueError(f"a model version that is {state.value} cannot become {following.value}")

@@ -1,4 +1,4 @@
-"""Class labels of outputs: one per line of a file in the model's directory."""
+"""Class labels of outputs: a text file in the model's directory, one label a line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["read_labels"]
 
 
 def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
-    """Read the labels of a model's outputs, by name of the output; outputs without a file have none.
+    """Read the labels of a model's outputs, by output name; outputs without a label file are left out.
 
     Args:
-        config: The model.
+        config: The model's configuration.
         directory: The model's directory.
 
     Raises:
-        RepositoryError: If a file is missing or lies outside the model's directory.
+        RepositoryError: If a file is missing, is not UTF-8, or is outside the model's directory.
     """
     return {
         output.name: _read(directory / output.label_filename, directory, f"'{output.name}' in model '{config.name}'")

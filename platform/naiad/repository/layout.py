@@ -1,9 +1,10 @@
-"""What lies where in model repositories: `<repository>/<model>/<version>/`."""
+"""The directory layout of model repositories: `<repository>/<model>/<version>/`."""
 
 from __future__ import annotations
 
 import logging
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ __all__ = [
     "RepositoryScan",
     "available_versions",
     "combine",
+    "make_temporary_directory",
     "model_directories",
     "models_named",
     "scan",
@@ -29,7 +31,7 @@ __all__ = [
 _log = logging.getLogger("naiad.repository")
 
 DUPLICATE_REASON = "model appears in two or more repositories"
-"""Why a model of that name is not loaded, as the repository index prints it."""
+"""Reason of a model that is not loaded for this cause, as the repository index prints it."""
 
 _RESERVED = frozenset({"warmup", "initial_state", "configs"})
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
@@ -38,15 +40,15 @@ _LARGEST_VERSION = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """Where a model lies.
+    """Where the files of a model are.
 
     Attributes:
-        name: Its name: that of its directory, unless it was given another.
-        repository: The repository that holds it.
-        directory: Its directory.
-        namespace: Its repository as it was given, where repositories are namespaces; else empty.
-        uri: Where its directory was copied from; empty if it lies on this machine.
-        is_renamed: Whether it was given another name, whatever its configuration says.
+        name: The model's name: that of its directory, unless the repository was registered with another name for it.
+        repository: Directory of the repository that contains it.
+        directory: The model's directory.
+        namespace: Location of its repository, where repositories are namespaces; else empty.
+        uri: URI from which its directory was copied; empty for a directory of this machine.
+        is_renamed: Whether `name` was registered, and overrides the name in the configuration.
     """
 
     name: str
@@ -58,17 +60,17 @@ class ModelFiles:
 
     @property
     def key(self) -> str:
-        """What tells it from all others: its name, in a namespace."""
+        """The model's unique key: its name, qualified by the namespace."""
         return model_key(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryScan:
-    """What the repositories hold.
+    """The models of all repositories.
 
     Attributes:
-        models: Models by key, in its order.
-        duplicates: Keys found in more than one repository, with the places; none of them is in `models`.
+        models: Models by key, sorted by key.
+        duplicates: Models of keys that several repositories contain; `models` lacks these keys.
     """
 
     models: Mapping[str, ModelFiles]
@@ -76,15 +78,15 @@ class RepositoryScan:
 
 
 def scan(repositories: Sequence[Path]) -> RepositoryScan:
-    """List the models of some folders: every directory is one, but for hidden ones.
+    """List the models of some repositories: every directory that is not hidden is a model.
 
-    The reference takes `.git` and the like for models too, cannot load them and gives up at start-up.
+    The reference also takes hidden directories such as `.git` for models, cannot load them, and fails to start.
 
     Raises:
         RepositoryError: If a repository is not a directory.
     """
     return combine(
-        # One repository named twice is one repository.
+        # A repository that was named twice counts once.
         ModelFiles(name=directory.name, repository=repository, directory=directory)
         for repository in dict.fromkeys(repositories)
         for directory in model_directories(repository)
@@ -92,7 +94,7 @@ def scan(repositories: Sequence[Path]) -> RepositoryScan:
 
 
 def combine(found: Iterable[ModelFiles]) -> RepositoryScan:
-    """What repositories hold together; what two of them hold is no model, and is logged."""
+    """Combine the models of several repositories; a key that two of them contain is a duplicate and is logged."""
     places: dict[str, list[ModelFiles]] = {}
     for files in found:
         places.setdefault(files.key, []).append(files)
@@ -107,21 +109,21 @@ def combine(found: Iterable[ModelFiles]) -> RepositoryScan:
 
 
 def models_named(name: str, models: Mapping[str, ModelFiles]) -> list[ModelFiles]:
-    """Those of *models*, which are by key, that have a name; or the one of a key."""
+    """The model of key *name*, else all models of that name in any namespace; *models* are by key."""
     if name in models:
         return [models[name]]
     return [files for files in models.values() if files.namespace and files.name == name]
 
 
 def subdirectories(directory: Path) -> list[Path]:
-    """The directories in a directory, by name."""
+    """The directories in a directory, sorted by name."""
     return sorted((entry for entry in directory.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
 
 
 def available_versions(files: ModelFiles) -> dict[int, Path]:
-    """The version directories of a model, ascending; others are skipped with a warning.
+    """The version directories of a model by number, ascending; other directories are skipped with a warning.
 
-    Where two names mean the same version, such as `2` and `2abc`, the plain number is it.
+    Where two names have the same number, such as `2` and `2abc`, the plain number wins.
     """
     versions: dict[int, Path] = {}
     for directory in sorted(subdirectories(files.directory), key=lambda entry: (not entry.name.isdecimal(), entry)):
@@ -136,7 +138,7 @@ def available_versions(files: ModelFiles) -> dict[int, Path]:
 
 
 def version_number(name: str) -> int | None:
-    """The number at the start of a directory's name, if it has one: `2abc` is version 2, as for the reference."""
+    """The number that a directory's name starts with, or None: `2abc` is version 2, as in the reference."""
     match = _LEADING_NUMBER.match(name)
     if match is None or _has_leading_zeros(name):
         return None
@@ -148,7 +150,7 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
     """The versions a policy selects, ascending.
 
     Raises:
-        RepositoryError: If there is none.
+        RepositoryError: If it selects none.
     """
     present = sorted(available)
     match policy:
@@ -173,10 +175,10 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
 
 
 def model_directories(repository: Path) -> list[Path]:
-    """The directories of models in a repository, by name.
+    """The model directories of a repository, sorted by name.
 
     Raises:
-        RepositoryError: If it is not a directory.
+        RepositoryError: If it is not a directory or cannot be read.
     """
     if not repository.is_dir():
         raise RepositoryError(f"repository path is not a valid directory: {repository}")
@@ -184,6 +186,21 @@ def model_directories(repository: Path) -> list[Path]:
         return [entry for entry in subdirectories(repository) if not entry.name.startswith(".")]
     except OSError as error:
         raise RepositoryError(f"failed to poll model repository '{repository}': {error.strerror}") from error
+
+
+def make_temporary_directory(prefix: str, parent: str | None = None) -> Path:
+    """Make a temporary directory for the files of a model that are not in a local repository; the caller deletes it.
+
+    Raises:
+        RepositoryError: If it cannot be made, for example on a read-only file system.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        raise RepositoryError(
+            f"cannot make a temporary folder{f' in {parent}' if parent else ''}: {error.strerror or error}; "
+            f"{'make that one that can be written' if parent else 'name a folder that can be written by TMPDIR'}"
+        ) from error
 
 
 def _has_leading_zeros(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parameters of a load request: a configuration, and files, in place of a model's own.
+"""Parameters of a load request: a configuration, and optionally files, that replace the model's own.
 
 Texts: CORE src/model_repository_manager/model_repository_manager.cc.
 """
@@ -16,25 +16,24 @@ from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.text import parse_json
 from naiad.errors import InvalidRequestError
-from naiad.repository.layout import ModelFiles
+from naiad.repository.layout import ModelFiles, make_temporary_directory
 from naiad.repository.read import CONFIG_FILENAME, prepare_config
-from naiad.repository.temporary import temporary_folder
 
-__all__ = ["LoadOverride", "ModelDirectory", "check_model_name", "parse_override"]
+__all__ = ["LoadOverride", "TemporaryModelDirectory", "check_model_name", "parse_override"]
 
 _FILE = "file:"
-_NAME_LIMIT = 255  # of a name in the file systems of Linux
+_NAME_LIMIT = 255  # NAME_MAX of Linux file systems, in bytes
 
 
-class ModelDirectory:
+class TemporaryModelDirectory:
     """A temporary directory with the files of a model, deleted with this object.
 
     Attributes:
-        files: Where the model lies.
+        files: The model's files.
     """
 
     def __init__(self, name: str, contents: Mapping[str, bytes]) -> None:
-        root = temporary_folder("naiad-model-")
+        root = make_temporary_directory("naiad-model-")
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self.files = ModelFiles(name=name, repository=root, directory=root / name)
         self.files.directory.mkdir()
@@ -46,32 +45,32 @@ class ModelDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOverride:
-    """What a load request gives in place of what lies in the repository.
+    """What a load request replaces of a model in the repository.
 
     Attributes:
-        name: The model.
-        config: Its configuration.
-        contents: Contents of its files by their paths in its directory; empty to use those in the repository.
+        name: The model's name.
+        config: The configuration to use.
+        contents: Contents of the files by their paths in the model's directory; empty to use the repository's files.
     """
 
     name: str
     config: pb.ModelConfig
     contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
-    def make_directory(self) -> ModelDirectory:
-        """Write the files; blocks.
+    def make_directory(self) -> TemporaryModelDirectory:
+        """Write the files to a temporary directory; blocks.
 
         Raises:
-            InvalidRequestError: If a file is in the way of another.
+            InvalidRequestError: If a file cannot be written, for example because its directory is another file.
         """
         config = text_format.MessageToString(self.config).encode()
         try:
-            return ModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
+            return TemporaryModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
         except OSError as error:
             raise InvalidRequestError(f"cannot write the files given for '{self.name}': {error}") from error
 
     def prepared_config(self, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
-        """The configuration filled in, normalised and checked against *files*; blocks.
+        """Return the configuration completed, normalised and checked against *files*; blocks.
 
         Raises:
             ConfigError: If it contradicts itself or the files.
@@ -82,10 +81,10 @@ class LoadOverride:
 
 
 def check_model_name(name: str) -> None:
-    """Refuse names that cannot be a directory of a repository.
+    """Check that a name can be that of a directory in a repository.
 
     Raises:
-        InvalidRequestError: If it is one.
+        InvalidRequestError: If it is empty or a path.
     """
     if not name.strip() or "/" in name or name in {".", ".."}:
         raise InvalidRequestError(
@@ -96,11 +95,12 @@ def check_model_name(name: str) -> None:
 
 
 def parse_override(name: str, parameters: Mapping[str, str | bytes]) -> LoadOverride | None:
-    """The override that the parameters of a load request say; None if there are none.
+    """Parse the parameters of a load request; None if there are none.
 
     Raises:
-        InvalidRequestError: For parameters that do not exist, and files without a configuration or outside the model.
-        ConfigError: If the configuration cannot be read.
+        InvalidRequestError: For an unknown parameter, for files without a configuration, and for a file outside of
+            the model's directory.
+        ConfigError: If the configuration cannot be parsed.
     """
     contents: dict[str, bytes] = {}
     config: str | None = None

@@ -1,4 +1,4 @@
-"""From a model's files to its configuration: find, parse, fill in, check."""
+"""Read a model's configuration: find the file, parse it, fill in what it leaves out, check it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from naiad.config.model.validate import validate, validate_instance_groups, vali
 from naiad.errors import Code, ConfigError
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
-__all__ = ["CONFIG_FILENAME", "config_path", "is_config_provided", "lack_of_tensors", "prepare_config", "read_config"]
+__all__ = ["CONFIG_FILENAME", "config_path", "explain_missing_tensors", "prepare_config", "read_config"]
 
 CONFIG_FILENAME = "config.pbtxt"
 
 
 def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb.ModelConfig:
-    """Read the configuration of a model, filled in, normalised and checked, as it is before the model completes it.
+    """Read the configuration of a model, filled in, normalised and checked, before auto-completion by the model.
 
     Args:
-        files: Where the model lies.
-        strict: Nothing may be left to the model: the file must be there and say all inputs and outputs.
+        files: The model's files.
+        strict: The model completes nothing: the file must exist and declare all inputs and outputs.
         config_name: Prefer `configs/<config_name>.pbtxt` where it exists.
 
     Raises:
-        ConfigError: If this model's configuration is missing, broken or contradicts itself.
+        ConfigError: If the configuration is missing, malformed or contradicts itself.
     """
     path = config_path(files, config_name)
     if path.exists():
@@ -45,7 +45,7 @@ def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb
 
 
 def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
-    """Fill in, normalise and check a configuration that was parsed elsewhere, such as a load request's override.
+    """Fill in, normalise and check a parsed configuration, for example of a load request; return it.
 
     Raises:
         ConfigError: If the configuration contradicts itself or the model's files.
@@ -55,9 +55,9 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     try:
         fill_backend(message, files.name, _first_version_listing(files.directory))
     except ConfigError as error:
-        raise ConfigError(error.message + _perhaps_misplaced(files.directory), code=error.code) from None
+        raise ConfigError(error.message + _misplacement_hint(files.directory), code=error.code) from None
     normalise(message)
-    _refuse_agents(message)
+    _reject_agents(message)
     validate(message, with_io=strict)
     validate_name(message, files.name)
     normalise_instance_groups(message)
@@ -65,8 +65,8 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     return message
 
 
-def _refuse_agents(message: pb.ModelConfig) -> None:
-    # Passed over in silence, one that checks or decrypts a model's files would be missed.
+def _reject_agents(message: pb.ModelConfig) -> None:
+    # Not ignored: an agent may verify or decrypt the model's files.
     names = ", ".join(repr(agent.name) for agent in message.model_repository_agents.agents)
     if names:
         raise ConfigError(
@@ -77,7 +77,7 @@ def _refuse_agents(message: pb.ModelConfig) -> None:
 
 
 def config_path(files: ModelFiles, config_name: str = "") -> Path:
-    """Where the configuration is, or would be if there were one."""
+    """The path of the configuration file, which need not exist."""
     if config_name:
         custom = files.directory / "configs" / f"{config_name}.pbtxt"
         if custom.exists():
@@ -85,13 +85,8 @@ def config_path(files: ModelFiles, config_name: str = "") -> Path:
     return files.directory / CONFIG_FILENAME
 
 
-def is_config_provided(files: ModelFiles, config_name: str = "") -> bool:
-    """Whether there is a configuration file at all."""
-    return config_path(files, config_name).exists()
-
-
-def lack_of_tensors(files: ModelFiles, config: ModelConfig, config_name: str = "") -> str:
-    """What to say of a model of which nobody told the inputs and outputs; empty for others."""
+def explain_missing_tensors(files: ModelFiles, config: ModelConfig, config_name: str = "") -> str:
+    """A sentence that explains why a model has neither inputs nor outputs; empty for a model with tensors."""
     if config.inputs or config.outputs:
         return ""
     path = config_path(files, config_name)
@@ -115,8 +110,8 @@ def _parse_file(path: Path) -> pb.ModelConfig:
     return parse_text(text, path)
 
 
-def _perhaps_misplaced(directory: Path) -> str:
-    """A sentence for folders that are no model since the repository named is a level too high, or too low."""
+def _misplacement_hint(directory: Path) -> str:
+    """A hint for when the model repository was named one level too high or too low; empty without evidence."""
     above = directory.parent
     if version_number(directory.name) is not None and (above / CONFIG_FILENAME).exists():
         return f" '{above}' looks like a model: the folder above it, '{above.parent}', may be the model repository."
@@ -128,9 +123,10 @@ def _perhaps_misplaced(directory: Path) -> str:
 
 
 def _first_version_listing(directory: Path) -> Mapping[str, bool] | None:
-    """What the first version directory holds, in the order of names, as the reference looks at one alone.
+    """The entries of the first version directory, with whether each is a directory; None without a directory.
 
-    The reference takes any directory for a version here, so that `.git` hides them all; versions go first here.
+    The reference, too, inspects only one directory, in the order of names. It takes any directory for a version here,
+    so that `.git` hides the real ones; here, directories that are versions come first.
     """
     subdirs = sorted(subdirectories(directory), key=lambda entry: (version_number(entry.name) is None, entry.name))
     if not subdirs:

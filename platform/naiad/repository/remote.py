@@ -1,7 +1,7 @@
-"""A repository in an object store: what it holds is listed there, and a model's files are copied here to be loaded.
+"""A model repository in an object store. Listing happens there; a model's files are copied here before it is loaded.
 
-Only what changed is copied. A model's files are copied beside the old ones first and take their places together: a copy
-that fails half-way changes nothing here.
+Only changed files are copied. They are first copied to a staging directory and then moved into place together, so a
+copy that fails half-way changes nothing.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from naiad.errors import RepositoryError
-from naiad.lifecycle.polling import Look, Signature, is_ignored
-from naiad.repository.temporary import temporary_folder
+from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
+from naiad.repository.layout import make_temporary_directory
 from naiad.storage.listing import StoredFile, list_files, list_folders
 from naiad.storage.opening import Storage, translate_storage_errors
 
-__all__ = ["RemotePlace"]
+__all__ = ["RemoteRepository"]
 
 _MOUNTS = {
     "s3": "TRITON_AWS_MOUNT_DIRECTORY",
     "gs": "TRITON_GCS_MOUNT_DIRECTORY",
     "as": "TRITON_AZURE_MOUNT_DIRECTORY",
 }
-_COPIES_AT_ONCE = 8
+_COPY_THREADS = 8
 _STAGING = ".naiad-staging"
 
 
-class RemotePlace:
-    """See `naiad.repository.place.Place`."""
+class RemoteRepository:
+    """A `naiad.repository.repositories.Repository` in an object store."""
 
     def __init__(self, storage: Storage, environ: Mapping[str, str]) -> None:
-        self.given = storage.uri
+        self.location = storage.uri
         self._storage = storage
         self._names: list[str] = []
         self._copied: dict[str, dict[str, StoredFile]] = {}
         self._locks: dict[str, threading.Lock] = {}
-        self.directory = _mirror(storage.uri, environ)
+        self.directory = _make_local_directory(storage.uri, environ)
         self._close = weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
-    def names(self) -> list[str]:
-        """See `Place.names`."""
+    def model_names(self) -> list[str]:
+        """See `Repository.model_names`."""
         self._names = [name for name in list_folders(self._storage) if not name.startswith(".")]
         return self._names
 
-    def stored(self) -> list[str]:
-        """See `Place.stored`."""
+    def known_model_names(self) -> list[str]:
+        """See `Repository.known_model_names`."""
         return self._names
 
-    def look(self) -> Look:
-        """See `Place.look`; one listing of the whole repository."""
-        models: dict[str, dict[str, StoredFile]] = {name: {} for name in self.names()}
+    def snapshot(self) -> Snapshot:
+        """See `Repository.snapshot`; it takes one listing of the whole repository."""
+        models: dict[str, dict[str, StoredFile]] = {name: {} for name in self.model_names()}
         for path, file in list_files(self._storage).items():
             name, _, rest = path.partition("/")
             if rest and name in models and not _is_ignored(file, rest):
@@ -64,20 +64,20 @@ class RemotePlace:
         return {name: _signature(files) for name, files in models.items()}
 
     def fetch(self, name: str) -> None:
-        """See `Place.fetch`."""
+        """See `Repository.fetch`."""
         with self._locks.setdefault(name, threading.Lock()):
             files = {path: file for path, file in self._list(name).items() if not _is_ignored(file, path)}
             if not files:
-                raise RepositoryError(f"failed to poll model '{name}': there is nothing in '{self.given}/{name}'")
+                raise RepositoryError(f"failed to poll model '{name}': there is nothing in '{self.location}/{name}'")
             copied = self._copied.get(name, {})
-            wanted = [file for path, file in files.items() if not file.is_folder and copied.get(path) != file]
+            changed = [file for path, file in files.items() if not file.is_folder and copied.get(path) != file]
             with tempfile.TemporaryDirectory(prefix=f"{_STAGING}-", dir=self.directory) as staging:
-                self._copy(name, wanted, Path(staging))
-                self._take_places(name, wanted, Path(staging), files)
+                self._copy(name, changed, Path(staging))
+                self._move_into_place(name, changed, Path(staging), files)
             self._copied[name] = files
 
     def close(self) -> None:
-        """See `Place.close`."""
+        """See `Repository.close`."""
         self._close()
 
     def _list(self, name: str) -> dict[str, StoredFile]:
@@ -85,44 +85,48 @@ class RemotePlace:
         return list_files(Storage(f"{storage.uri}/{name}", storage.filesystem, f"{storage.path.rstrip('/')}/{name}"))
 
     def _copy(self, name: str, files: list[StoredFile], staging: Path) -> None:
-        with ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="naiad-copy") as pool:
+        with ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="naiad-copy") as pool:
             for _ in pool.map(lambda file: self._copy_one(f"{name}/{file.path}", file, staging), files):
                 pass
 
     def _copy_one(self, path: str, file: StoredFile, staging: Path) -> None:
         target = staging / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with translate_storage_errors(f"cannot copy '{self.given}/{path}'"):
+        with translate_storage_errors(f"cannot copy '{self.location}/{path}'"):
             self._storage.filesystem.get_file(f"{self._storage.path.rstrip('/')}/{path}", str(target))
         size = target.stat().st_size
         if size != file.size:
-            raise RepositoryError(f"'{self.given}/{path}' changed while it was copied: {size} bytes, not {file.size}")
+            raise RepositoryError(
+                f"'{self.location}/{path}' changed while it was copied: {size} bytes, not {file.size}"
+            )
 
-    def _take_places(self, name: str, wanted: list[StoredFile], staging: Path, files: Mapping[str, StoredFile]) -> None:
+    def _move_into_place(
+        self, name: str, changed: list[StoredFile], staging: Path, files: Mapping[str, StoredFile]
+    ) -> None:
         model = self.directory / name
         model.mkdir(exist_ok=True)
         folders = {parent for path, file in files.items() for parent in _folders(path, file)}
-        # Deepest first, so that folders are empty when their turn comes.
-        for there in sorted(model.rglob("*"), key=lambda each: len(each.parts), reverse=True):
-            path = there.relative_to(model).as_posix()
-            if there.is_dir() and path not in folders:
-                there.rmdir()
-            elif not there.is_dir() and (path not in files or files[path].is_folder):
-                there.unlink()
+        # Deepest first: a directory is empty once its entries are removed.
+        for entry in sorted(model.rglob("*"), key=lambda each: len(each.parts), reverse=True):
+            path = entry.relative_to(model).as_posix()
+            if entry.is_dir() and path not in folders:
+                entry.rmdir()
+            elif not entry.is_dir() and (path not in files or files[path].is_folder):
+                entry.unlink()
         for folder in sorted(folders):
             (model / folder).mkdir(parents=True, exist_ok=True)
-        for file in wanted:
-            os.replace(staging / file.path, model / file.path)  # noqa: PTH105 - one step, whatever was there
+        for file in changed:
+            os.replace(staging / file.path, model / file.path)  # noqa: PTH105 - atomic, also over a file
 
 
-def _mirror(uri: str, environ: Mapping[str, str]) -> Path:
-    """A fresh folder for a repository: below the one that the reference's variable names, else a temporary one."""
+def _make_local_directory(uri: str, environ: Mapping[str, str]) -> Path:
+    """A new directory for a repository's files: in the one that the reference's variable names, else in /tmp."""
     scheme = uri.partition(":")[0].lower()
     mount = environ.get(_MOUNTS.get(scheme, ""), "")
     if mount and not Path(mount).is_dir():
         raise RepositoryError(f"{_MOUNTS[scheme]} names '{mount}', which is not a directory: create it, or unset it")
     name = hashlib.sha256(uri.encode()).hexdigest()[:12]
-    return temporary_folder(f"naiad-repository-{name}-", mount or None)
+    return make_temporary_directory(f"naiad-repository-{name}-", mount or None)
 
 
 def _is_ignored(file: StoredFile, path: str) -> bool:
@@ -133,7 +137,7 @@ def _is_ignored(file: StoredFile, path: str) -> bool:
 
 
 def _signature(files: Mapping[str, StoredFile]) -> Signature:
-    """As `look_at` makes it of a folder here: folders end with a slash."""
+    """The signature of a model, in the form of `directory_signature`: directories end with a slash."""
     signature: dict[str, tuple[object, ...]] = {}
     for path, file in files.items():
         signature.update((f"{folder}/", ()) for folder in _folders(path, file))
@@ -143,6 +147,6 @@ def _signature(files: Mapping[str, StoredFile]) -> Signature:
 
 
 def _folders(path: str, file: StoredFile) -> list[str]:
-    """The folders that a path needs, without end slashes."""
+    """The directories that contain a path, and the path itself if it is one, without trailing slashes."""
     parts = path.split("/") if file.is_folder else path.split("/")[:-1]
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]

@@ -1,125 +1,225 @@
-"""All repositories of a server, wherever they are."""
+"""All model repositories of a server: directories of this machine, and object stores (`remote`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from naiad.lifecycle.polling import Look, Signature
-from naiad.repository.layout import ModelFiles, RepositoryScan, combine
-from naiad.repository.place import LocalPlace, Place
-from naiad.repository.remote import RemotePlace
+from naiad.errors import RepositoryError
+from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
+from naiad.repository.layout import ModelFiles, RepositoryScan, combine, model_directories
+from naiad.repository.remote import RemoteRepository
 from naiad.storage.locations import has_scheme
 from naiad.storage.opening import open_storage
 
-__all__ = ["Repositories", "open_repositories"]
+__all__ = ["LocalRepository", "Repositories", "Repository", "directory_signature", "open_repositories"]
+
+
+class Repository(Protocol):
+    """One repository. All methods block."""
+
+    @property
+    def location(self) -> str:
+        """Path or URI as given by the operator; with `--model-namespacing`, the namespace of its models."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of this machine that contains its models once they are fetched."""
+
+    def model_names(self) -> list[str]:
+        """List the names of its models; hidden directories are not models.
+
+        Raises:
+            NaiadError: If the repository cannot be read.
+        """
+
+    def known_model_names(self) -> list[str]:
+        """As `model_names`, but fast and never an error: a remote repository returns its last listing."""
+
+    def snapshot(self) -> Snapshot:
+        """The signatures of all its models; raises as `model_names`."""
+
+    def fetch(self, name: str) -> None:
+        """Bring the files of a model in `directory` up to date.
+
+        Raises:
+            NaiadError: If they cannot be copied.
+        """
+
+    def close(self) -> None:
+        """Delete the files that were copied to this machine."""
+
+
+class LocalRepository:
+    """A `Repository` in a directory of this machine, or in one that is mounted here."""
+
+    def __init__(self, directory: Path) -> None:
+        self.location = str(directory)
+        self.directory = directory
+
+    def model_names(self) -> list[str]:
+        """See `Repository.model_names`."""
+        return [entry.name for entry in model_directories(self.directory)]
+
+    def known_model_names(self) -> list[str]:
+        """See `Repository.known_model_names`."""
+        try:
+            return self.model_names()
+        except RepositoryError:
+            return []
+
+    def snapshot(self) -> Snapshot:
+        """See `Repository.snapshot`."""
+        return {name: directory_signature(self.directory / name) for name in self.model_names()}
+
+    def fetch(self, name: str) -> None:
+        """Do nothing: the files are in place."""
+
+    def close(self) -> None:
+        """Do nothing: no files were copied."""
 
 
 class Repositories:
-    """Repositories in order; everything blocks.
+    """Repositories in order. All methods block.
+
+    Other threads may call the reading methods while one thread adds or removes a repository: the lists are replaced,
+    never changed.
 
     Attributes:
-        is_namespaced: Whether each is a namespace, so that models of several may have one name.
+        is_namespaced: Whether each repository is a namespace, so that models of several may have the same name.
     """
 
-    def __init__(self, places: Iterable[Place] = (), *, is_namespaced: bool = False) -> None:
+    def __init__(self, repositories: Iterable[Repository] = (), *, is_namespaced: bool = False) -> None:
         self.is_namespaced = is_namespaced
-        # One repository named twice is one repository.
-        self._places = list({place.given: place for place in places}.values())
-        self._by_directory = {place.directory: place for place in self._places}
-        self._renamed: dict[str, Mapping[str, str]] = {}
+        # A repository that was named twice counts once.
+        self._repositories = list({each.location: each for each in repositories}.values())
+        self._by_directory = {each.directory: each for each in self._repositories}
+        self._aliases: dict[str, Mapping[str, str]] = {}
 
-    def add(self, place: Place, names: Mapping[str, str] | None = None) -> None:
-        """Take one more repository, whose models have other names where *names* has some for their directories'."""
-        self._renamed[place.given] = names or {}
-        self._by_directory = {**self._by_directory, place.directory: place}
-        self._places = [*self._places, place]  # anew: other threads may be reading the list
+    def add(self, repository: Repository, names: Mapping[str, str] | None = None) -> None:
+        """Add a repository. *names* maps names of its directories to the names that their models get instead."""
+        self._aliases[repository.location] = names or {}
+        self._by_directory = {**self._by_directory, repository.directory: repository}
+        self._repositories = [*self._repositories, repository]
 
-    def remove(self, given: str) -> bool:
-        """Forget a repository by how it was named; whether there was one. What serves goes on serving."""
-        gone = [place for place in self._places if place.given == given]
-        self._places = [place for place in self._places if place.given != given]
-        for place in gone:
-            self._by_directory = {key: each for key, each in self._by_directory.items() if each is not place}
-            place.close()
-        self._renamed.pop(given, None)
-        return bool(gone)
+    def remove(self, location: str) -> bool:
+        """Remove a repository by its location; its loaded models stay loaded. Return whether it existed."""
+        removed = [each for each in self._repositories if each.location == location]
+        self._repositories = [each for each in self._repositories if each.location != location]
+        for repository in removed:
+            self._by_directory = {key: each for key, each in self._by_directory.items() if each is not repository}
+            repository.close()
+        self._aliases.pop(location, None)
+        return bool(removed)
 
     @property
-    def given(self) -> Sequence[str]:
-        """How they were named."""
-        return [place.given for place in self._places]
+    def locations(self) -> Sequence[str]:
+        """Their paths and URIs as given."""
+        return [each.location for each in self._repositories]
 
     def scan(self) -> RepositoryScan:
-        """What they hold.
+        """List all models.
 
         Raises:
-            NaiadError: If one cannot be read.
+            NaiadError: If a repository cannot be read.
         """
-        return combine(self._files(place, name) for place in self._places for name in place.names())
+        return combine(self._files(each, name) for each in self._repositories for name in each.model_names())
 
-    def stored(self) -> list[ModelFiles]:
-        """What they hold, at once: as of the last scan where that is dear to know."""
-        return [self._files(place, name) for place in self._places for name in place.stored()]
+    def known_models(self) -> list[ModelFiles]:
+        """As `scan`, but fast and never an error: remote repositories return their last listing."""
+        return [self._files(each, name) for each in self._repositories for name in each.known_model_names()]
 
-    def look(self) -> tuple[RepositoryScan, Look]:
-        """What they hold and what that looks like, by key; what two of them hold is left out of the look."""
-        looks = [(place, place.look()) for place in self._places]
-        found = combine(self._files(place, name) for place, look in looks for name in look)
-        seen: dict[str, Signature | None] = {}
-        for place, look in looks:
-            for name, signature in look.items():
-                key = self._files(place, name).key
+    def snapshot(self) -> tuple[RepositoryScan, Snapshot]:
+        """List all models, and their signatures by key. The snapshot leaves out models of several repositories."""
+        snapshots = [(each, each.snapshot()) for each in self._repositories]
+        found = combine(self._files(each, name) for each, snapshot in snapshots for name in snapshot)
+        signatures: dict[str, Signature | None] = {}
+        for repository, snapshot in snapshots:
+            for name, signature in snapshot.items():
+                key = self._files(repository, name).key
                 if key in found.models:
-                    seen[key] = signature
-        return found, seen
+                    signatures[key] = signature
+        return found, signatures
 
     def fetch(self, files: ModelFiles) -> None:
-        """Have the files of a model here; nothing to do for files that no repository holds.
+        """Bring the files of a model to this machine. Files outside of all repositories are left as they are.
 
         Raises:
-            NaiadError: If they cannot be had.
+            NaiadError: If they cannot be copied.
         """
-        place = self._by_directory.get(files.repository)
-        if place is not None:
-            place.fetch(files.directory.name)
+        repository = self._by_directory.get(files.repository)
+        if repository is not None:
+            repository.fetch(files.directory.name)
 
     def close(self) -> None:
-        """Delete what was copied here."""
-        for place in self._places:
-            place.close()
+        """Delete the files that were copied to this machine."""
+        for repository in self._repositories:
+            repository.close()
 
-    def _files(self, place: Place, name: str) -> ModelFiles:
-        other = self._renamed.get(place.given, {}).get(name)
+    def _files(self, repository: Repository, name: str) -> ModelFiles:
+        alias = self._aliases.get(repository.location, {}).get(name)
         return ModelFiles(
-            name=name if other is None else other,
-            is_renamed=other is not None,
-            repository=place.directory,
-            directory=place.directory / name,
-            namespace=place.given if self.is_namespaced else "",
-            uri=f"{place.given}/{name}" if has_scheme(place.given) else "",
+            name=name if alias is None else alias,
+            is_renamed=alias is not None,
+            repository=repository.directory,
+            directory=repository.directory / name,
+            namespace=repository.location if self.is_namespaced else "",
+            uri=f"{repository.location}/{name}" if has_scheme(repository.location) else "",
         )
 
 
 def open_repositories(
-    named: Iterable[Path | str], *, is_namespaced: bool = False, environ: Mapping[str, str] | None = None
+    locations: Iterable[Path | str], *, is_namespaced: bool = False, environ: Mapping[str, str] | None = None
 ) -> Repositories:
-    """Open repositories: folders by path, others by URI.
+    """Open repositories: a `Path` is a directory, a text is a URI.
 
     Raises:
         StorageError: If a URI cannot be used.
     """
     environ = os.environ if environ is None else environ
-    places: list[Place] = []
+    repositories: list[Repository] = []
     try:
-        for each in named:
-            if isinstance(each, Path):
-                places.append(LocalPlace(each.absolute()))
+        for location in locations:
+            if isinstance(location, Path):
+                repositories.append(LocalRepository(location.absolute()))
             else:
-                places.append(RemotePlace(open_storage(each, environ), environ))
+                repositories.append(RemoteRepository(open_storage(location, environ), environ))
     except BaseException:
-        for place in places:
-            place.close()
+        for repository in repositories:
+            repository.close()
         raise
-    return Repositories(places, is_namespaced=is_namespaced)
+    return Repositories(repositories, is_namespaced=is_namespaced)
+
+
+def directory_signature(directory: Path) -> Signature | None:
+    """The signature of a model's directory; None if a file vanished during the walk or cannot be read."""
+    signature: dict[str, tuple[object, ...]] = {}
+    try:
+        _collect(directory, "", signature, frozenset())
+    except OSError:
+        return None
+    return signature
+
+
+def _collect(
+    directory: Path, prefix: str, signature: dict[str, tuple[object, ...]], parents: frozenset[tuple[int, int]]
+) -> None:
+    status = directory.stat()
+    identity = status.st_dev, status.st_ino
+    if identity in parents:
+        return  # a link to a parent directory; following it would never end
+    for entry in directory.iterdir():
+        is_directory = entry.is_dir()
+        if is_ignored(entry.name, is_directory=is_directory):
+            continue
+        if is_directory:
+            # Without its modification time, which also changes with bytecode and files of editors.
+            signature[f"{prefix}{entry.name}/"] = ()
+            _collect(entry, f"{prefix}{entry.name}/", signature, parents | {identity})
+        elif entry.is_symlink() and not entry.exists():
+            signature[prefix + entry.name] = ("dangling", str(entry.readlink()))
+        else:
+            status = entry.stat()
+            signature[prefix + entry.name] = (status.st_mtime_ns, status.st_size)

@@ -205,7 +205,7 @@ def test_a_thousand_levels_leave_nothing_behind():
     enqueue(made, *(Request(number, priority=number) for number in range(1, 1000)))
     while made.waiting_count:
         made.on_finished("a")
-    assert repr(made) == "<DynamicScheduler <WaitingQueue waiting=0 size=0 levels=[5]> <Instances load=[1]>>"
+    assert repr(made) == "<DynamicScheduler <WaitingQueue waiting=0 size=0 levels=[5]> <InstanceLoads load=[1]>>"
 
 
 def test_deadlines_of_requests_that_left_in_time_are_not_kept():

@@ -15,7 +15,7 @@ from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.registry import ModelRecord, Registry
 from naiad.errors import ConfigError
-from naiad.lifecycle.dependencies import Needs, find_cycle
+from naiad.lifecycle.dependencies import Dependencies, find_cycle
 from naiad.protocol.metadata import with_labels
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
@@ -52,7 +52,7 @@ def _key(step: pb.ModelEnsembling.Step) -> str:
     return model_key(step.model_namespace, step.model_name)
 
 
-def checked_ensemble(message: pb.ModelConfig, key: str, registry: Registry, needs: Needs) -> pb.ModelConfig:
+def checked_ensemble(message: pb.ModelConfig, key: str, registry: Registry, needs: Dependencies) -> pb.ModelConfig:
     """An ensemble's configuration with what follows from the models of its steps, which must be loaded.
 
     Args:

@@ -18,7 +18,7 @@ from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
 from naiad.engine.settings import EngineSettings
 from naiad.errors import InvalidRequestError, NaiadError
-from naiad.lifecycle.dependencies import closure, dependents, waves
+from naiad.lifecycle.dependencies import all_dependencies, dependents, load_waves
 from naiad.repository.layout import ModelFiles, models_named
 from naiad.repository.read import config_path
 
@@ -187,7 +187,7 @@ class LoadOrder:
         self, sources: Mapping[str, ModelSource], *, is_nested: bool = False
     ) -> Mapping[str, BaseException | None]:
         outcomes: dict[str, BaseException | None] = {}
-        for wave in waves(sources, {**self._after, **self._loads.needs}):
+        for wave in load_waves(sources, {**self._after, **self._loads.needs}):
             results = await asyncio.gather(
                 *(self._load_one(sources[name], is_nested=is_nested) for name in wave), return_exceptions=True
             )
@@ -217,7 +217,7 @@ class LoadOrder:
                 if ensemble not in names and any(self._registry.name_of(member) in plain for member in members)
             }
         outcomes = {}
-        for wave in waves(affected, needs):
+        for wave in load_waves(affected, needs):
             for ensemble in wave:
                 if ensemble in self._suspended or self._registry.is_serving(ensemble):
                     outcomes[ensemble] = await self._renew_one(ensemble, is_nested=is_nested)
@@ -252,8 +252,8 @@ class LoadOrder:
             if not with_members or name not in needs:  # only ensembles need others
                 return
             await asyncio.gather(*going)
-            members = closure(name, needs)
-            for wave in reversed(waves(members, needs)):
+            members = all_dependencies(name, needs)
+            for wave in reversed(load_waves(members, needs)):
                 for member in wave:
                     if member not in self._asked and not dependents(member, self._loads.needs):
                         going = self._loads.unload(member)
@@ -272,7 +272,7 @@ class LoadOrder:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
         versions = {model.key: model.serving() for model in self._registry}
-        for wave in reversed(waves(versions, self._loads.needs)):
+        for wave in reversed(load_waves(versions, self._loads.needs)):
             timeout = max(deadline - loop.time(), 0)
             await asyncio.gather(*(version.stop(timeout) for name in wave for version in versions[name]))
         await self._loads.wait_unloaded()

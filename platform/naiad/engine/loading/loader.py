@@ -35,7 +35,7 @@ from naiad.lifecycle.restart import RestartPolicy
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
-from naiad.repository.read import lack_of_tensors
+from naiad.repository.read import explain_missing_tensors
 from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
@@ -171,7 +171,7 @@ class Loader:
             message = merge_auto_completed(message, orjson.loads(completed))
         validate(message, with_io=True)
         config = freeze(message)
-        if wanting := lack_of_tensors(files, config):
+        if wanting := explain_missing_tensors(files, config):
             logger.warning("'%s': %s", files.key, wanting)
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
         samples = await asyncio.to_thread(read_samples, config, files.directory)

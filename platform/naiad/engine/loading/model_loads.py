@@ -26,7 +26,7 @@ from naiad.lifecycle.polling import Signature
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.metadata import ModelState
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.repository.place import look_at
+from naiad.repository.repositories import directory_signature
 
 logger = logging.getLogger("naiad.engine")
 
@@ -76,7 +76,7 @@ class ModelLoads:
         model, before = self._registry.known(key), self._looks.get(key)
         if source.override is not None or model is None or before is None or not is_whole(model):
             return False
-        own = await asyncio.to_thread(look_at, source.files.directory)
+        own = await asyncio.to_thread(directory_signature, source.files.directory)
         return await asyncio.to_thread(look_around, own, model) == before
 
     async def wait_unloaded(self) -> None:
@@ -187,7 +187,7 @@ class ModelLoads:
         is_ensemble = source.files.key in self.needs  # whose members may change, and which costs nothing to make
         if not self._settings.is_explicit or source.override is not None or is_ensemble:
             return None
-        return await asyncio.to_thread(look_at, source.files.directory)
+        return await asyncio.to_thread(directory_signature, source.files.directory)
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
         """The configuration of a model and the versions to load."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from naiad.config.model import model_config_pb2 as pb
 from naiad.errors import Code, NaiadError
 from naiad.repository.layout import ModelFiles, models_named
-from naiad.repository.override import LoadOverride, ModelDirectory, check_model_name, parse_override
+from naiad.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
 from naiad.repository.read import read_config
 from naiad.repository.repositories import Repositories
 
@@ -26,7 +26,7 @@ class ModelSource:
 
     files: ModelFiles
     override: LoadOverride | None = None
-    directory: ModelDirectory | None = None
+    directory: TemporaryModelDirectory | None = None
     kept: frozenset[int] = frozenset()
 
     def read_config(self, *, strict: bool, config_name: str) -> pb.ModelConfig:
@@ -64,7 +64,7 @@ def find_sources(
     except NaiadError as error:
         raise not_found(name, error.message) from error
     if not found:
-        looked = ", ".join(f"'{repository}'" for repository in repositories.given)
+        looked = ", ".join(f"'{repository}'" for repository in repositories.locations)
         raise not_found(name, f"looked in {looked}")
     return [ModelSource(files=files, override=override, directory=directory) for files in found]
 

@@ -13,7 +13,7 @@ from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
 from naiad.errors import NaiadError
-from naiad.lifecycle.polling import Look, Signature, all_versions, changed_parts, changes, due
+from naiad.lifecycle.polling import Signature, Snapshot, are_versions, changed_entries, due_retries, plan_changes
 from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, RepositoryScan, available_versions, version_number
 from naiad.repository.repositories import Repositories
 
@@ -42,12 +42,12 @@ class Poller:
         self._pause = float(seconds) or _HOUR
         self._settle = min(_SETTLE_SECONDS, self._pause)
         self._loaded: dict[str, Signature] = {}
-        self._before: Look = {}
+        self._before: Snapshot = {}
         self._failed: dict[str, int] = {}  # when a model failed first since its files changed, in regular looks
         self._count = 0
         self._one_at_a_time = asyncio.Lock()
 
-    def begin(self, look: Look, outcomes: Mapping[str, BaseException | None]) -> None:
+    def begin(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
         """Note what was loaded at the start, and of what."""
         self._before = look
         self._note(look, outcomes)
@@ -76,14 +76,14 @@ class Poller:
         """Look once; whether something changed and has not settled."""
         async with self._one_at_a_time:
             try:
-                found, now = await asyncio.to_thread(self._repositories.look)
+                found, now = await asyncio.to_thread(self._repositories.snapshot)
             except NaiadError as error:  # a repository that cannot be read is not one that is empty
                 logger.error("%s; models stay as they are", error.message)  # noqa: TRY400 - the operator's
                 return False
-            decided = changes(self._loaded, self._before, now)
+            decided = plan_changes(self._loaded, self._before, now)
             self._before = now
             self._count += is_regular
-            again = due(self._failed, self._count) if is_regular else []
+            again = due_retries(self._failed, self._count) if is_regular else []
             sources = {
                 key: self._source(found.models[key], now[key])
                 for key in dict.fromkeys((*decided.load, *(key for key in again if now.get(key) is not None)))
@@ -101,13 +101,13 @@ class Poller:
         before = self._loaded.get(files.key)
         if before is None or signature is None or files.key in self._failed:
             return ModelSource(files=files)
-        parts = changed_parts(before, signature)
-        if not all_versions(parts, signature):
+        parts = changed_entries(before, signature)
+        if not are_versions(parts, signature):
             return ModelSource(files=files)
         changed = {version_number(part) for part in parts}
         return ModelSource(files=files, kept=frozenset(available_versions(files).keys() - changed))
 
-    def _note(self, look: Look, outcomes: Mapping[str, BaseException | None]) -> None:
+    def _note(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
         for key, error in outcomes.items():
             signature = look.get(key)
             if signature is None:

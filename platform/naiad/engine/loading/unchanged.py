@@ -14,7 +14,7 @@ from naiad.engine.registry import ModelRecord
 from naiad.engine.serving.handover import newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.lifecycle.polling import Signature
-from naiad.repository.place import look_at
+from naiad.repository.repositories import directory_signature
 from naiad.resolution.decision import Resolution
 
 __all__ = ["is_whole", "look_around"]
@@ -52,7 +52,7 @@ def _add(signature: dict[str, tuple[object, ...]], resolution: Resolution) -> bo
         places = [environment, *(found for each in _OF_ENVIRONMENTS for found in environment.glob(each))]
         signature.update(_times(places))
     if resolution.backend_dir is not None:
-        found = look_at(resolution.backend_dir)
+        found = directory_signature(resolution.backend_dir)
         if found is None:
             return False
         # Not as parts of the model: no change of one of these is that of a single version.

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Protocol
 
 from naiad.errors import GuestDiedError, NaiadError
-from naiad.lifecycle.restart import GiveUp, RestartBook, RestartPolicy
+from naiad.lifecycle.restart import GiveUp, RestartPolicy, RestartTracker
 from naiad.protocol.metadata import InstanceStatus
 from naiad.workers.exchange import Interface
 from naiad.workers.launch import LaunchSpec
@@ -59,7 +59,7 @@ class Instance:
         self._interface = interface
         self._policy = policy
         self._services = services
-        self._book = RestartBook(policy)
+        self._restarts = RestartTracker(policy)
         self._loop = asyncio.get_running_loop()
         self._restart: asyncio.Task[None] | None = None
 
@@ -117,10 +117,10 @@ class Instance:
         return worker
 
     def _plan(self, error: NaiadError) -> None:
-        decision = self._book.died(self._loop.time())
+        decision = self._restarts.on_exit(self._loop.time())
         if isinstance(decision, GiveUp):
             self.reason = (
-                f"{error.message.splitlines()[0]} It died {decision.deaths} times within {self._policy.window:g} s, "
+                f"{error.message.splitlines()[0]} It died {decision.exits} times within {self._policy.window:g} s, "
                 f"more than --stub-restart-limit={self._policy.limit} allows; load the model again to retry"
             )
             logger.error("'%s' is given up: %s", self.name, self.reason)

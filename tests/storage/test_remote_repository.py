@@ -8,9 +8,8 @@ import fsspec
 import pytest
 from naiad.errors import RepositoryError, StorageError
 from naiad.repository.layout import ModelFiles
-from naiad.repository.place import look_at
-from naiad.repository.remote import RemotePlace
-from naiad.repository.repositories import open_repositories
+from naiad.repository.remote import RemoteRepository
+from naiad.repository.repositories import directory_signature, open_repositories
 from naiad.storage.opening import open_storage
 
 
@@ -25,7 +24,7 @@ def store():
 
 
 @pytest.fixture
-def place(store):
+def repository(store):
     filesystem, folder = store
     filesystem.pipe(
         {
@@ -38,9 +37,9 @@ def place(store):
             f"{folder}/README.md": b"text",
         }
     )
-    place = RemotePlace(open_storage(f"memory:/{folder}"), {})
-    yield place
-    place.close()
+    repository = RemoteRepository(open_storage(f"memory:/{folder}"), {})
+    yield repository
+    repository.close()
 
 
 def contents(folder):
@@ -50,30 +49,30 @@ def contents(folder):
 COPY = {"config.pbtxt": b"config", "1/model.py": b"model", "1/deep/weights.bin": b"weights"}
 
 
-def test_folders_are_models_but_for_hidden_ones(place):
-    assert place.names() == ["m", "n"]
-    assert place.stored() == ["m", "n"]
+def test_folders_are_models_but_for_hidden_ones(repository):
+    assert repository.model_names() == ["m", "n"]
+    assert repository.known_model_names() == ["m", "n"]
 
 
-def test_a_model_is_copied_without_what_says_nothing_about_it(place):
-    place.fetch("m")
+def test_a_model_is_copied_without_what_says_nothing_about_it(repository):
+    repository.fetch("m")
 
-    assert contents(place.directory / "m") == COPY
-    assert not (place.directory / "n").exists()
-    assert [entry.name for entry in place.directory.iterdir()] == ["m"]
+    assert contents(repository.directory / "m") == COPY
+    assert not (repository.directory / "n").exists()
+    assert [entry.name for entry in repository.directory.iterdir()] == ["m"]
 
 
-def test_only_what_changed_is_copied_again_and_what_is_gone_goes(place, store):
+def test_only_what_changed_is_copied_again_and_what_is_gone_goes(repository, store):
     filesystem, folder = store
-    place.fetch("m")
-    weights = place.directory / "m" / "1" / "deep" / "weights.bin"
+    repository.fetch("m")
+    weights = repository.directory / "m" / "1" / "deep" / "weights.bin"
     before = weights.stat()
     filesystem.pipe({f"{folder}/m/1/model.py": b"changed", f"{folder}/m/2/model.py": b"new"})
     filesystem.rm_file(f"{folder}/m/config.pbtxt")
 
-    place.fetch("m")
+    repository.fetch("m")
 
-    assert contents(place.directory / "m") == {
+    assert contents(repository.directory / "m") == {
         "1/model.py": b"changed",
         "2/model.py": b"new",
         "1/deep/weights.bin": b"weights",
@@ -81,22 +80,22 @@ def test_only_what_changed_is_copied_again_and_what_is_gone_goes(place, store):
     assert (weights.stat().st_mtime_ns, weights.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
-def test_a_folder_becomes_a_file_and_a_file_a_folder(place, store):
+def test_a_folder_becomes_a_file_and_a_file_a_folder(repository, store):
     filesystem, folder = store
-    place.fetch("m")
+    repository.fetch("m")
     filesystem.rm(f"{folder}/m/1/deep", recursive=True)
     filesystem.pipe({f"{folder}/m/1/deep": b"file"})
     filesystem.rm_file(f"{folder}/m/1/model.py")
     filesystem.pipe({f"{folder}/m/1/model.py/inside": b"file"})
 
-    place.fetch("m")
+    repository.fetch("m")
 
-    assert contents(place.directory / "m" / "1") == {"deep": b"file", "model.py/inside": b"file"}
+    assert contents(repository.directory / "m" / "1") == {"deep": b"file", "model.py/inside": b"file"}
 
 
-def test_a_copy_that_fails_half_way_changes_nothing_here(place, store, monkeypatch):
+def test_a_copy_that_fails_half_way_changes_nothing_here(repository, store, monkeypatch):
     filesystem, folder = store
-    place.fetch("m")
+    repository.fetch("m")
     filesystem.pipe({f"{folder}/m/1/model.py": b"changed", f"{folder}/m/config.pbtxt": b"changed"})
     copy = type(filesystem).get_file
 
@@ -108,53 +107,53 @@ def test_a_copy_that_fails_half_way_changes_nothing_here(place, store, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(type(filesystem), "get_file", fails)
         with pytest.raises(StorageError, match=r"cannot copy '.*/m/config\.pbtxt': ConnectionResetError: gone"):
-            place.fetch("m")
+            repository.fetch("m")
 
-    assert contents(place.directory / "m") == COPY
-    assert [entry.name for entry in place.directory.iterdir()] == ["m"]
-    place.fetch("m")
-    assert contents(place.directory / "m")["1/model.py"] == b"changed"
+    assert contents(repository.directory / "m") == COPY
+    assert [entry.name for entry in repository.directory.iterdir()] == ["m"]
+    repository.fetch("m")
+    assert contents(repository.directory / "m")["1/model.py"] == b"changed"
 
 
-def test_a_look_changes_with_what_is_stored_and_reads_nothing(place, store):
+def test_a_look_changes_with_what_is_stored_and_reads_nothing(repository, store):
     filesystem, folder = store
-    before = place.look()
-    assert place.look() == before
+    before = repository.snapshot()
+    assert repository.snapshot() == before
     assert sorted(before["m"]) == ["1/", "1/deep/", "1/deep/weights.bin", "1/model.py", "config.pbtxt"]
 
     filesystem.pipe({f"{folder}/m/1/__pycache__/model.pyc": b"more bytecode", f"{folder}/n/1/model.py": b"otter"})
 
-    assert place.look()["m"] == before["m"]
-    assert place.look()["n"] != before["n"]
-    assert not list(place.directory.iterdir())
+    assert repository.snapshot()["m"] == before["m"]
+    assert repository.snapshot()["n"] != before["n"]
+    assert not list(repository.directory.iterdir())
 
 
-def test_a_look_here_and_one_there_name_the_same_paths(place):
-    place.fetch("m")
+def test_a_look_here_and_one_there_name_the_same_paths(repository):
+    repository.fetch("m")
 
-    assert sorted(look_at(place.directory / "m")) == sorted(place.look()["m"])
+    assert sorted(directory_signature(repository.directory / "m")) == sorted(repository.snapshot()["m"])
 
 
-def test_a_model_that_is_not_there_is_named(place):
+def test_a_model_that_is_not_there_is_named(repository):
     with pytest.raises((RepositoryError, StorageError), match="/nothing'"):
-        place.fetch("nothing")
+        repository.fetch("nothing")
 
 
 @pytest.mark.parametrize("path", ["m/../../outside", "m/1/..", "m/./x"])
-def test_a_path_that_leads_out_is_refused(place, monkeypatch, path):
-    filesystem = place._storage.filesystem
-    start = place._storage.path
+def test_a_path_that_leads_out_is_refused(repository, monkeypatch, path):
+    filesystem = repository._storage.filesystem
+    start = repository._storage.path
     monkeypatch.setattr(type(filesystem), "find", lambda *_, **__: {f"{start}/{path}": {"type": "file", "size": 1}})
 
     with pytest.raises(StorageError, match="which leads out of it"):
-        place.look()
+        repository.snapshot()
 
 
-def test_copies_go_with_the_repository(place):
-    place.fetch("m")
-    place.close()
+def test_copies_go_with_the_repository(repository):
+    repository.fetch("m")
+    repository.close()
 
-    assert not place.directory.exists()
+    assert not repository.directory.exists()
 
 
 def test_copies_lie_where_the_references_variable_says(tmp_path):
@@ -162,19 +161,19 @@ def test_copies_lie_where_the_references_variable_says(tmp_path):
     storage = type(storage)("s3://bucket/x", storage.filesystem, storage.path)
     (tmp_path / "mount").mkdir()
 
-    place = RemotePlace(storage, {"TRITON_AWS_MOUNT_DIRECTORY": str(tmp_path / "mount")})
+    repository = RemoteRepository(storage, {"TRITON_AWS_MOUNT_DIRECTORY": str(tmp_path / "mount")})
 
-    assert place.directory.parent == tmp_path / "mount"
+    assert repository.directory.parent == tmp_path / "mount"
     with pytest.raises(RepositoryError, match="TRITON_AWS_MOUNT_DIRECTORY names '/nowhere', which is not a directory"):
-        RemotePlace(storage, {"TRITON_AWS_MOUNT_DIRECTORY": "/nowhere"})
+        RemoteRepository(storage, {"TRITON_AWS_MOUNT_DIRECTORY": "/nowhere"})
 
 
-def test_repositories_here_and_elsewhere_are_one(place, store, tmp_path):
+def test_repositories_here_and_elsewhere_are_one(repository, store, tmp_path):
     _, folder = store
     (tmp_path / "here" / "l" / "1").mkdir(parents=True)
     repositories = open_repositories([tmp_path / "here", f"memory:/{folder}"])
     try:
-        found, look = repositories.look()
+        found, look = repositories.snapshot()
         assert list(found.models) == ["l", "m", "n"] == list(repositories.scan().models)
         assert sorted(look) == ["l", "m", "n"]
         repositories.fetch(found.models["m"])
