@@ -77,15 +77,15 @@ class GrpcTarget:
     async def _answers(self, method: str, messages: Sequence[bytes]) -> _Written:
         self._complaints.texts.clear()
         written = _Written()
-        stream = Stream(1, written, 1 << 30, 1 << 30)
+        stream = Stream(1, written, written, 1 << 30, 1 << 30)
         fields = ((b"content-type", b"application/grpc"),)
-        call = self._application.interpret(RequestHead(b"POST", f"/{SERVICE}/{method}".encode(), fields, -1, 100))
-        receiver = self._application.open(stream, call)
-        assert receiver is not None
+        call = self._application.parse_head(RequestHead(b"POST", f"/{SERVICE}/{method}".encode(), fields, -1, 100))
+        handler = self._application.handle_request(stream, call)
+        assert handler is not None
         for message in messages:
             data = PREFIX.pack(0, len(message)) + message
-            receiver.received(data, 0, len(data), False)
-        receiver.received(b"", 0, 0, True)
+            handler.on_data(data, 0, len(data), False)
+        handler.on_data(b"", 0, 0, True)
         while stream.is_open:
             self._engine.release()
             await asyncio.sleep(0)
@@ -100,25 +100,25 @@ class _Written:
         self.messages: list[bytes] = []
         self.fields: dict[bytes, bytes] = {}
 
-    def start(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
+    def send_headers(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
         self.fields.update(fields)
         if ends:
             stream.close()
 
-    def send(self, stream: Stream, parts: Sequence[Any], size: int, mark: object) -> None:
+    def send_data(self, stream: Stream, parts: Sequence[Any], size: int, marker: object) -> None:
         message = b"".join(parts)
         assert len(message) == size
         self.messages.append(message[PREFIX_SIZE:])
-        stream.receiver.left(mark)
+        stream.handler.on_sent(marker)
 
-    def finish(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
-        self.start(stream, trailers, is_constant=is_constant, ends=True)
+    def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
+        self.send_headers(stream, trailers, is_constant=is_constant, ends=True)
 
-    def respond(self, stream: Stream, fields: Fields, parts: Sequence[Any], size: int, trailers: Fields) -> None:
-        self.send(stream, parts, size, None)
-        self.start(stream, (*fields, *trailers), is_constant=True, ends=True)
+    def send_response(self, stream: Stream, fields: Fields, parts: Sequence[Any], size: int, trailers: Fields) -> None:
+        self.send_data(stream, parts, size, None)
+        self.send_headers(stream, (*fields, *trailers), is_constant=True, ends=True)
 
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
+    def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
         raise AssertionError(f"{stream} was reset: {code}")
 
     def hold(self, stream: Stream, *, is_held: bool) -> None:

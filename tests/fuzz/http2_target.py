@@ -14,14 +14,14 @@ from fuzz import grpc_target
 from fuzz.engine import CheckedEngine, Complaints
 from naiad.frontends.grpc.messages import PREFIX
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.connection import BUFFER, Connection
+from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from naiad.frontends.http2.keepalive import Lifetimes
-from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.keepalive import KeepaliveSettings
+from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 
 _TURNS = 50
-_LIMITS = Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)
+_LIMITS = Http2Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)
 
 
 class Http2Target:
@@ -37,7 +37,7 @@ class Http2Target:
         self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
         self._complaints = Complaints()
         logging.getLogger("naiad").addHandler(self._complaints)
-        self._inbox = memoryview(bytearray(BUFFER))
+        self._inbox = memoryview(bytearray(READ_BUFFER_SIZE))
         self._engine = CheckedEngine()
         self._frontend = GrpcFrontend(self._engine, address="", port=0)
         self._application = self._frontend.application(self._loop)
@@ -54,9 +54,9 @@ class Http2Target:
 
     async def _exchange(self, data: bytes, cuts: Sequence[int]) -> None:
         self._complaints.texts.clear()
-        connections: set[Connection[Any]] = set()
-        lifetimes = Lifetimes(max_ping_strikes=0)
-        connection = Connection(self._application, connections, self._inbox, _LIMITS, lifetimes)
+        connections: set[Http2Connection[Any]] = set()
+        lifetimes = KeepaliveSettings(max_ping_strikes=0)
+        connection = Http2Connection(self._application, connections, self._inbox, _LIMITS, lifetimes)
         transport = _Transport()
         connection.connection_made(transport)
         bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
@@ -71,12 +71,12 @@ class Http2Target:
         await asyncio.sleep(0)
         assert not self._complaints.texts, self._complaints.texts[0]
         assert not connections, "a closed connection is still listed"
-        assert not connection.streams, "a closed connection has streams"
-        assert not self._frontend._gate._inside, "an inference is still counted"
+        assert not connection.open_streams, "a closed connection has streams"
+        assert not self._frontend._gate._running, "an inference is still counted"
         self._judge(bytes(transport.written))
 
     @staticmethod
-    def _feed(connection: Connection[Any], transport: _Transport, data: bytes) -> None:
+    def _feed(connection: Http2Connection[Any], transport: _Transport, data: bytes) -> None:
         while data and not transport.is_closed:
             room = connection.get_buffer(-1)
             size = min(len(room), len(data))
@@ -138,7 +138,7 @@ class _Transport(asyncio.Transport):
 
 OF_CONNECTION = (
     frames.ping(b"12345678"),
-    frames.ping(b"12345678", is_answer=True),
+    frames.ping(b"12345678", is_ack=True),
     frames.SETTINGS_ACK,
     frames.settings([(Setting.INITIAL_WINDOW_SIZE, 50), (Setting.HEADER_TABLE_SIZE, 0)]),
     frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20), (Setting.MAX_FRAME_SIZE, 1 << 15)]),

@@ -9,8 +9,8 @@ import pytest
 from fakes.serving import LoopThread
 from frontends.http2.echo import EchoServer
 from frontends.http2.peer import Peer
-from naiad.frontends.http2.keepalive import Lifetimes
-from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.keepalive import KeepaliveSettings
+from naiad.frontends.http2.limits import Http2Limits
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +23,10 @@ def loop() -> Iterator[LoopThread]:
 def serve(loop: LoopThread) -> Iterator[Callable[..., EchoServer]]:
     with contextlib.ExitStack() as stack:
 
-        def serve(limits: Limits | None = None, **lifetimes: float) -> EchoServer:
+        def serve(limits: Http2Limits | None = None, **lifetimes: float) -> EchoServer:
             # Pings of tests are no strikes, unless a test says so.
-            chosen = Lifetimes(**{"max_ping_strikes": 0, **lifetimes})
-            return stack.enter_context(contextlib.closing(EchoServer(loop, limits or Limits(), chosen)))
+            chosen = KeepaliveSettings(**{"max_ping_strikes": 0, **lifetimes})
+            return stack.enter_context(contextlib.closing(EchoServer(loop, limits or Http2Limits(), chosen)))
 
         yield serve
 

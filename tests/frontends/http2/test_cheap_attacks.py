@@ -12,7 +12,7 @@ from frontends.http2.peer import REQUEST
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.field_blocks import changes_table
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.limits import Http2Limits
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
@@ -35,12 +35,12 @@ def test_a_block_sets_the_size_of_the_table_twice_at_most(peer, size):
     away = peer.away()
     assert (away.code, away.text) == (
         ErrorCode.COMPRESSION_ERROR,
-        "more than two sizes of the table in a block",
+        "a field block with more than two table sizes",
     )
 
 
 def test_long_settings_count_for_many(serve, connect):
-    peer = connect(serve(Limits(oddities=20, oddities_per_second=0)))
+    peer = connect(serve(Http2Limits(control_frames=20, control_frames_per_second=0)))
     peer.send(frames.settings([(Setting.MAX_HEADER_LIST_SIZE, 1)] * 1000))
     assert peer.away().code == CALM
 
@@ -64,7 +64,7 @@ def test_a_length_of_many_digits_ends_its_stream_alone(peer):
 
 def test_settings_that_move_many_windows_count_for_many(serve, connect):
     """Each of these goes through all streams."""
-    peer = connect(serve(Limits(oddities=100, oddities_per_second=0)))
+    peer = connect(serve(Http2Limits(control_frames=100, control_frames_per_second=0)))
     encoder = hpack.Encoder()
     blocks = [encoder.encode(HOLD), encoder.encode(HOLD)]
     peer.send(*[frames.headers(number, blocks[number > 1], ends=False) for number in range(1, 10_001, 2)])
@@ -72,7 +72,7 @@ def test_settings_that_move_many_windows_count_for_many(serve, connect):
     sent = [frames.settings([(Setting.INITIAL_WINDOW_SIZE, size)]) for size in (1, 2, 3, 4)]
     peer.send(*sent)
     away = peer.away()
-    assert (away.code, away.text) == (CALM, "too many frames that bring nothing")
+    assert (away.code, away.text) == (CALM, "too many control frames")
 
 
 @pytest.mark.parametrize("kind", [0x77, frames.DATA])
@@ -94,7 +94,7 @@ def test_a_long_frame_that_drips_is_not_copied_with_each_drop(server, connect, k
     peer.request(1, fields=HOLD)
     assert peer.is_alive()
     assert server.loop.call(drip) < 0.1
-    assert len(connection._rest) == 2000 * 500 + frames.HEAD_SIZE
+    assert len(connection._reader._partial) == 2000 * 500 + frames.HEAD_SIZE
 
 
 def give(connection, data):
@@ -105,31 +105,31 @@ def give(connection, data):
 
 def test_who_does_not_read_is_not_read_either(serve, connect):
     """Answers that need no window would otherwise wait in the server without bound."""
-    server = serve(Limits(unsent=100_000, streams=1))
+    server = serve(Http2Limits(unsent=100_000, streams=1))
     peer = connect(server)
     peer.request(1, fields=HOLD)
     assert peer.is_alive()
     (connection,) = server.connections
     # Otherwise the system takes some megabytes of answers first.
-    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+    connection._writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
     peer.request(3)  # from now on a block of these is always the same
     block = peer.block()
     peer.socket.setblocking(False)
     number, unsent = 5, b""
-    while (is_taken := select.select([], [peer.socket], [], 0.2)[1]) or not connection._is_deaf:
+    while (is_taken := select.select([], [peer.socket], [], 0.2)[1]) or not connection._is_reading_paused:
         if not unsent:
             unsent = b"".join([frames.headers(each, block, ends=True) for each in range(number, number + 2000, 2)])
             number += 2000
         if is_taken:
             unsent = unsent[peer.socket.send(unsent) :]
 
-    assert 0 < server.loop.call(connection._transport.get_write_buffer_size) < 1_000_000
-    while connection._is_deaf:
+    assert 0 < server.loop.call(connection._writer.transport.get_write_buffer_size) < 1_000_000
+    while connection._is_reading_paused:
         assert peer.socket.recv(1 << 20) if select.select([peer.socket], [], [], 0.2)[0] else True
 
 
 @pytest.mark.parametrize("kind", [frames.PING, frames.SETTINGS])
 def test_acknowledgements_of_nothing_are_counted(serve, connect, kind):
-    peer = connect(serve(Limits(oddities=20, oddities_per_second=0)))
+    peer = connect(serve(Http2Limits(control_frames=20, control_frames_per_second=0)))
     peer.send(frames.frame(kind, frames.ACK, 0, bytes(8) if kind == frames.PING else b"") * 40)
     assert peer.away().code == CALM

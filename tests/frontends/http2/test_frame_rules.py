@@ -66,7 +66,7 @@ OF_CONNECTION = {
     "GOAWAY of less than its size": (raw(frames.GOAWAY, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "GOAWAY on a stream": (raw(frames.GOAWAY, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "WINDOW_UPDATE of another size": (raw(frames.WINDOW_UPDATE, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
-    "WINDOW_UPDATE of nothing": (frames.window_update(0, 0), Code.PROTOCOL_ERROR),
+    "WINDOW_UPDATE with an increment of 0": (frames.window_update(0, 0), Code.PROTOCOL_ERROR),
     "WINDOW_UPDATE beyond 31 bits": (frames.window_update(0, frames.MAX_WINDOW), Code.FLOW_CONTROL_ERROR),
     "WINDOW_UPDATE on a stream that was never open": (frames.window_update(9, 1), Code.PROTOCOL_ERROR),
     "a frame that is too long": (frames.head(frames.DATA, 0, 1, (1 << 20) + 1), Code.FRAME_SIZE_ERROR),
@@ -83,7 +83,7 @@ def test_it_ends_the_connection_with_a_code_and_words(peer, server, name):
     assert away.code == code
     assert away.text
     assert peer.ended()
-    server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
+    server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
 
 
 def test_a_preface_goes_on_with_settings(server, connect):
@@ -183,7 +183,7 @@ def test_frames_after_the_end_of_a_request_end_its_stream(peer, server):
         peer.send(late)
         reset = peer.until(frames.RST_STREAM)
         assert (reset.stream, reset.number) == (number, Code.STREAM_CLOSED)
-    server.loop.until(lambda: [receiver.is_cancelled for receiver in server.receivers] == [True, True])
+    server.loop.until(lambda: [handler.is_cancelled for handler in server.handlers] == [True, True])
 
 
 def test_a_stream_that_is_over_is_not_opened_again(peer):

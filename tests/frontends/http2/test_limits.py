@@ -6,20 +6,20 @@ import pytest
 from frontends.http2.peer import REQUEST
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from naiad.frontends.http2.limits import Allowance, Limits
+from naiad.frontends.http2.limits import Http2Limits, TokenBucket
 
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_an_allowance_is_so_many_at_once_and_so_many_per_second():
-    allowance = Allowance(3, 2, now=10)
+    allowance = TokenBucket(3, 2, now=10)
     assert [allowance.take(10) for _ in range(4)] == [True, True, True, False]
     assert [allowance.take(11) for _ in range(3)] == [True, True, False]
     assert [allowance.take(100) for _ in range(4)] == [True, True, True, False]
 
 
-FEW = Limits(resets=20, resets_per_second=0, oddities=20, oddities_per_second=0)
+FEW = Http2Limits(resets=20, resets_per_second=0, control_frames=20, control_frames_per_second=0)
 
 FLOODS = {
     "pings": frames.ping(bytes(8)),
@@ -38,7 +38,7 @@ def test_frames_that_bring_nothing_are_counted(serve, connect, name):
     peer.request(1, fields=HOLD)
     peer.send(FLOODS[name] * 40)
     away = peer.away()
-    assert (away.code, away.text) == (CALM, "too many frames that bring nothing")
+    assert (away.code, away.text) == (CALM, "too many control frames")
     assert other.is_alive()
 
 
@@ -50,8 +50,8 @@ def test_streams_opened_and_reset_too_fast_end_the_connection(serve, connect):
         peer.request(number, fields=HOLD)
         peer.send(frames.reset(number, ErrorCode.CANCEL))
     assert peer.away().code == CALM
-    server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
-    assert len(server.receivers) == 21
+    server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
+    assert len(server.handlers) == 21
 
 
 def test_streams_that_the_client_has_reset_by_its_errors_count_too(serve, connect):
@@ -60,7 +60,7 @@ def test_streams_that_the_client_has_reset_by_its_errors_count_too(serve, connec
     for number in range(1, 61, 2):
         peer.request(number, fields=HOLD)
         peer.send(frames.window_update(number, 0))
-    assert peer.away() == (41, CALM, "too many streams with errors")
+    assert peer.away() == (41, CALM, "too many stream errors")
 
 
 def test_all_calls_of_a_client_may_be_taken_back_at_once(server, peer):
@@ -70,11 +70,11 @@ def test_all_calls_of_a_client_may_be_taken_back_at_once(server, peer):
     for number in range(1, 2 * count, 2):
         peer.send(frames.reset(number, ErrorCode.CANCEL))
     assert peer.is_alive()
-    assert sum(receiver.is_cancelled for receiver in server.receivers) == count
+    assert sum(handler.is_cancelled for handler in server.handlers) == count
 
 
 def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(serve, connect):
-    server = serve(Limits(streams=2))
+    server = serve(Http2Limits(streams=2))
     peer = connect(server)
     assert (Setting.MAX_CONCURRENT_STREAMS, 2) in frames.read_settings(peer.until(frames.SETTINGS).payload)
     for number in (1, 3, 5):
@@ -92,7 +92,7 @@ def test_a_block_that_does_not_end_ends_the_connection(serve, connect, piece):
     more = frames.frame(frames.CONTINUATION, 0, 1, piece)
     peer.send(frames.frame(frames.HEADERS, 0, 1, b"\x82"), more * 100)
     away = peer.away()
-    assert (away.code, away.text) == (CALM, "a block of fields that does not end")
+    assert (away.code, away.text) == (CALM, "a field block does not end")
 
 
 def test_a_block_that_is_too_long_ends_the_connection(peer):
@@ -108,5 +108,5 @@ def test_a_small_block_of_many_fields_ends_the_connection(peer):
 
 
 def test_a_client_that_says_nothing_is_let_go(serve, connect):
-    peer = connect(serve(Limits(handshake_seconds=0.05)), preface=b"PRI")
+    peer = connect(serve(Http2Limits(handshake_seconds=0.05)), preface=b"PRI")
     assert peer.ended()

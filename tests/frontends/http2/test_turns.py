@@ -34,7 +34,7 @@ class Counted:
 def count(server: Any) -> Counted:
     """Have the only connection of a server write to a counting transport."""
     [connection] = server.connections
-    connection._transport = counted = Counted(connection._transport)
+    connection._writer.transport = counted = Counted(connection._writer.transport)
     return counted
 
 
@@ -64,9 +64,9 @@ def test_what_is_written_by_itself_keeps_its_place_among_them(server, connect):
     counted = count(server)
 
     def release() -> None:
-        for receiver in server.receivers:
-            receiver.respond()
-            receiver.stream.connection.ping(b"%08d" % receiver.stream.number)
+        for handler in server.handlers:
+            handler.respond()
+            handler.stream.controller.ping(b"%08d" % handler.stream.number)
 
     server.loop.call(release)
     order = [peer.read() for _ in range(4 * len(streams))]

@@ -228,7 +228,7 @@ def test_what_is_begun_is_done_though_its_client_waits_no_more(served, peer):
     peer.data(3, content, ends=True)
     served.loop.until(lambda: len(begun) == 2)
     peer.close()
-    served.loop.until(lambda: not served.frontend._connections)
+    served.loop.until(lambda: not served.frontend._server.connections)
     served.loop.call(may_go_on.set)
     served.loop.until(lambda: len(done) == 2)
 

@@ -14,9 +14,9 @@ import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
 from naiad.errors import OptionError
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
-from naiad.frontends.grpc.response_fields import fit_details
+from naiad.frontends.grpc.response_fields import shorten
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
-from naiad.frontends.http2.keepalive import Lifetimes
+from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from tritonclient.utils import InferenceServerException
 
@@ -78,7 +78,7 @@ def test_stop_waits_for_what_is_in_flight_and_refuses_what_is_new(served, client
     running = infer_later(client)
     served.loop.until(lambda: served.engine.held)
     stopping = asyncio.run_coroutine_threadsafe(served.frontend.stop(20), served.loop.loop)
-    served.loop.until(lambda: served.frontend._gate.closed)
+    served.loop.until(lambda: served.frontend._gate.is_closed)
 
     refused = infer_later(client, "identity").exception(timeout=10)
     assert isinstance(refused, InferenceServerException)
@@ -171,7 +171,7 @@ def test_a_connection_is_closed_at_its_greatest_age(serve):
 
 
 def test_default_settings_are_the_references():
-    assert GrpcSettings().lifetimes() == Lifetimes(
+    assert GrpcSettings().lifetimes() == KeepaliveSettings(
         keepalive_time=7200,
         keepalive_timeout=20,
         keepalive_without_calls=False,
@@ -185,13 +185,13 @@ def test_default_settings_are_the_references():
 
 @pytest.mark.parametrize("text", ["", "short", "ä" * 100])
 def test_texts_that_fit_are_left_alone(text):
-    assert fit_details(text, 1000) == text
+    assert shorten(text, 1000) == text
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "\n", "🙂"])
 def test_longer_texts_lose_their_middle(letter):
     text = "begin" + letter * 5000 + "end"
-    cut = fit_details(text, 1000)
+    cut = shorten(text, 1000)
     assert cut.startswith("begin" + letter)
     assert cut.endswith(letter + "end")
     assert " [...] " in cut

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes.engine import FakeEngine
 from naiad.errors import Code
-from naiad.frontends.grpc.gate import SHUTTING_DOWN, Gate
+from naiad.frontends.grpc.gate import SHUTTING_DOWN, AdmissionGate
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.protocol.inference import InferResponse
 from tritonclient.grpc import service_pb2 as wire
@@ -17,7 +17,7 @@ class Stream:
 
     def __init__(self, **options):
         self.engine = FakeEngine()
-        self.gate = Gate()
+        self.gate = AdmissionGate()
         self.wakes = 0
         self.stream = InferStream(self.engine, self.gate, self._wake, **options)
 
@@ -120,7 +120,7 @@ def test_errors_are_messages_and_the_stream_goes_on():
     stream.ask("identity", "b", version="x")
     stream.ask("failing", "c")
     stream.ask("identity", "d")
-    messages = stream.sent()
+    messages = stream.on_sent()
     assert [(m.infer_response.id, m.error_message[:40]) for m in messages] == [
         ("a", "Request for unknown model: 'nope' is not"),
         ("b", "failed to get model version from specifi"),
@@ -166,11 +166,11 @@ def test_bytes_that_are_no_message_are_an_error_without_an_id():
 def test_a_stream_is_finished_when_nothing_more_can_come():
     stream = Stream()
     stream.ask("held", "a")
-    stream.stream.end_of_requests()
+    stream.stream.end_requests()
     assert not stream.stream.is_finished
     stream.engine.release()
     assert not stream.stream.is_finished
-    stream.sent()
+    stream.on_sent()
     assert stream.stream.is_finished
 
 
@@ -193,9 +193,9 @@ def test_cancelling_counts_requests_out_once():
     stream = Stream()
     stream.ask("held", "a")
     stream.stream.cancel()
-    assert repr(stream.gate) == "<Gate open inside=0>"
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
     stream.stream.cancel()
-    assert repr(stream.gate) == "<Gate open inside=0>"
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_where_errors_end_the_stream_the_first_one_does_and_cancels_the_rest(mod
         "a",
         *(["c"] if model == "repeat" else []),
     ]
-    assert repr(stream.gate) == "<Gate open inside=0>"
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
 def test_a_request_that_ended_the_stream_before_it_had_a_ticket_is_cancelled_all_the_same():
@@ -242,7 +242,7 @@ def test_an_unforeseen_exception_of_the_engine_is_not_swallowed_and_counts_the_r
     stream.engine.models["identity"].answer = answer
     with pytest.raises(ZeroDivisionError):
         stream.ask("identity", "a")
-    assert repr(stream.gate) == "<Gate open inside=0>"
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
 def test_repr_says_how_much_is_under_way():
@@ -260,5 +260,5 @@ def test_the_engine_is_told_when_responses_of_decoupled_models_have_left():
     stream.ask("identity", "one")
     stream.engine.release()
     for _, ticket in stream.stream.outgoing:
-        stream.stream.sent(ticket)
+        stream.stream.on_sent(ticket)
     assert stream.engine.confirmed_counts == {1: 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from naiad.frontends.kserve_grpc import request_codec as codec
+from naiad.frontends.kserve_grpc import response_codec
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from naiad.protocol.datatypes import Datatype
@@ -24,8 +25,8 @@ def read(data):
     return parsed, request
 
 
-def learnt(patterns, data):
-    return patterns.learn(data, *read(data))
+def added(patterns, data):
+    return patterns.add(data, *read(data))
 
 
 def values(request):
@@ -37,14 +38,14 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
     patterns = MessagePatterns()
     first = message(b"a" * size, b"b", model_version="3", outputs=[{"name": "O"}]).SerializeToString()
     again = message(b"c" * size, b"d", model_version="3", outputs=[{"name": "O"}]).SerializeToString()
-    assert patterns.find(first) is None
+    assert patterns.match(first) is None
     _, request = read(first)
-    pattern = patterns.learn(first, codec.parse(first), request)
-    found = patterns.find(again)
-    assert found is not None
-    assert found.pattern is pattern is not None
+    pattern = patterns.add(first, codec.parse(first), request)
+    match = patterns.match(again)
+    assert match is not None
+    assert match.pattern is pattern is not None
     _, expected = read(again)
-    made = found.request
+    made = match.request
     assert values(made) == values(expected)
     assert (made.model_name, made.model_version, list(made.requested_outputs)) == ("m", 3, ["O"])
     assert made.layout_key is request.layout_key is not None
@@ -62,8 +63,8 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
 )
 def test_a_message_that_differs_elsewhere_is_not(other):
     patterns = MessagePatterns()
-    assert learnt(patterns, message(b"aa", b"b").SerializeToString()) is not None
-    assert patterns.find(other.SerializeToString()) is None
+    assert added(patterns, message(b"aa", b"b").SerializeToString()) is not None
+    assert patterns.match(other.SerializeToString()) is None
 
 
 @pytest.mark.parametrize("first_id", ["", "1"])
@@ -73,26 +74,26 @@ def test_messages_that_differ_in_their_id_are_alike(first_id, given, size):
     patterns = MessagePatterns()
     first = message(b"a" * size, b"b", model_version="3", id=first_id, outputs=[{"name": "O"}]).SerializeToString()
     again = message(b"c" * size, b"d", model_version="3", id=given, outputs=[{"name": "O"}]).SerializeToString()
-    pattern = learnt(patterns, first)
-    found = patterns.find(bytearray(again))
-    assert found is not None
-    assert found.pattern is pattern is not None
+    pattern = added(patterns, first)
+    match = patterns.match(bytearray(again))
+    assert match is not None
+    assert match.pattern is pattern is not None
     _, expected = read(again)
-    assert values(found.request) == values(expected)
-    assert found.request.request_id == given
-    assert patterns.find(message(b"a" * size, b"b", model_version="4", id=given).SerializeToString()) is None
+    assert values(match.request) == values(expected)
+    assert match.request.request_id == given
+    assert patterns.match(message(b"a" * size, b"b", model_version="4", id=given).SerializeToString()) is None
 
 
 def test_an_id_that_is_none_or_stands_elsewhere_is_left_to_protobuf():
     patterns = MessagePatterns()
     plain = message(b"aa", b"b").SerializeToString()
-    assert learnt(patterns, plain) is not None
+    assert added(patterns, plain) is not None
     name = plain[:3]
     for broken in (b"\x1a\x01\xff", b"\x1a\x02\xed\xa0", b"\x1a\x7f", b"\x1a"):
-        assert patterns.find(name + broken + plain[3:]) is None
+        assert patterns.match(name + broken + plain[3:]) is None
     for elsewhere in (b"\x1a\x01i" + plain, plain + b"\x1a\x01i", name + b"\x1a\x01i" + plain[3:] + b"\x1a\x01j"):
-        assert patterns.find(elsewhere) is None
-        assert learnt(patterns, elsewhere) is None
+        assert patterns.match(elsewhere) is None
+        assert added(patterns, elsewhere) is None
 
 
 def with_parameter(built):
@@ -105,7 +106,7 @@ def with_parameter(built):
 )
 def test_what_will_not_come_again_is_not_remembered(particular):
     patterns = MessagePatterns()
-    assert learnt(patterns, particular.SerializeToString()) is None
+    assert added(patterns, particular.SerializeToString()) is None
 
 
 def test_fields_in_another_order_are_left_to_protobuf():
@@ -113,15 +114,15 @@ def test_fields_in_another_order_are_left_to_protobuf():
     tensors = ModelInferRequest(raw_input_contents=[b"aa", b"b"]).SerializeToString()
     rest = message(b"aa", b"b")
     del rest.raw_input_contents[:]
-    assert learnt(patterns, tensors + rest.SerializeToString()) is None
+    assert added(patterns, tensors + rest.SerializeToString()) is None
     # An unknown field that looks like the tensors, which are elsewhere.
     disguise = bytes((15 << 3 | 2, len(tensors))) + tensors
-    assert learnt(patterns, tensors + rest.SerializeToString() + disguise) is None
+    assert added(patterns, tensors + rest.SerializeToString() + disguise) is None
 
 
 def test_responses_of_one_layout_are_those_of_protobuf():
     patterns = MessagePatterns()
-    pattern = learnt(patterns, message(b"aa", b"b").SerializeToString())
+    pattern = added(patterns, message(b"aa", b"b").SerializeToString())
     layout = object()
     for fill in (1, 2, 3):
         outputs = [
@@ -130,14 +131,16 @@ def test_responses_of_one_layout_are_those_of_protobuf():
             OutputTensor("Q", Datatype.FP32, (1,), memoryview(bytes([fill]) * 4)),
         ]
         response = InferResponse("m", 7, outputs=outputs, layout=layout)
-        read_back = ModelInferResponse.FromString(b"".join(pattern.parts(response)))
-        assert read_back == ModelInferResponse.FromString(b"".join(codec.response_parts(response)))
+        read_back = ModelInferResponse.FromString(b"".join(pattern.encode_response(response)))
+        assert read_back == ModelInferResponse.FromString(b"".join(response_codec.response_parts(response)))
         named = InferResponse("m", 7, f"{fill}" * fill, outputs=outputs, layout=layout)
-        assert b"".join(pattern.parts(named)) == b"".join(codec.response_parts(named))
+        assert b"".join(pattern.encode_response(named)) == b"".join(response_codec.response_parts(named))
     long_name = InferResponse("m" * 200, 7, "i", outputs=outputs, layout=object())
     for _ in range(2):
-        assert b"".join(pattern.parts(long_name)) == b"".join(codec.response_parts(long_name))
+        assert b"".join(pattern.encode_response(long_name)) == b"".join(response_codec.response_parts(long_name))
     nothing = InferResponse("m", 7, layout=object())
-    assert pattern.parts(nothing) == pattern.parts(nothing) == codec.response_parts(nothing)
+    assert (
+        pattern.encode_response(nothing) == pattern.encode_response(nothing) == response_codec.response_parts(nothing)
+    )
     told = InferResponse("m", 7, outputs=outputs, layout=layout, parameters={"p": 1})
-    assert ModelInferResponse.FromString(b"".join(pattern.parts(told))).parameters["p"].int64_param == 1
+    assert ModelInferResponse.FromString(b"".join(pattern.encode_response(told))).parameters["p"].int64_param == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from naiad.errors import Code, ModelError, NaiadError
-from naiad.frontends.kserve_grpc import request_codec as codec
+from naiad.frontends.kserve_grpc import response_codec as codec
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor

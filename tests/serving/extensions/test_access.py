@@ -13,7 +13,7 @@ from naiad.config.server.flag import UsageError
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.restricted import _API as GRPC_APIS
+from naiad.frontends.kserve_grpc.methods import RESTRICTED_APIS as GRPC_APIS
 from naiad.frontends.kserve_http.restricted import guarded_endpoints
 from naiad.frontends.kserve_http.routes import Endpoint
 from tritonclient.utils import InferenceServerException

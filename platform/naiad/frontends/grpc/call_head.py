@@ -1,6 +1,7 @@
-"""What the fields of a request say about a call: which method, how long, how its messages are encoded, metadata.
+"""The fields of a request, read as the head of a gRPC call: its method, deadline, encodings and metadata.
 
-Read once for all calls whose fields are equal bytes.
+Parsed once for all calls whose field blocks have equal bytes (see `http2/field_blocks.py`), so nothing here depends on
+a single call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 
 from naiad.frontends.access import PROPAGATED
 from naiad.frontends.grpc.messages import Encoding
-from naiad.frontends.grpc.response_fields import refusal
+from naiad.frontends.grpc.response_fields import trailers_only
 from naiad.frontends.grpc.settings import CompressionLevel
 from naiad.frontends.http2.field_blocks import Fields
 from naiad.frontends.http2.request_head import RequestHead
@@ -27,10 +28,12 @@ _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _ENCODINGS: dict[bytes, Encoding] = {b"identity": "identity", b"deflate": "deflate", b"gzip": "gzip"}
 _RANKED: tuple[Encoding, ...] = ("gzip", "deflate")
-_OF_TRANSPORT = frozenset(
+"""Encodings from the lowest to the highest level of compression, in gRPC's order."""
+_TRANSPORT_FIELDS = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"host"}
 )
-_BINARY = "-bin"
+"""Fields that are not metadata."""
+_BINARY_SUFFIX = "-bin"
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -40,115 +43,117 @@ class CallHead(Generic[M]):
     """A call before its messages.
 
     Attributes:
-        method: What is called; None where nothing may be.
-        refusal: The answer to a call that is refused.
-        timeout: Seconds that it may take.
-        encoding: How its messages may be compressed.
-        answers: How its answers shall be.
-        metadata: Names and values that the caller sent.
-        propagated: Those that say to which trace it belongs.
+        method: What is called; None for a call that is rejected.
+        rejection: The response to a call that is rejected.
+        timeout: Seconds until the call's deadline; None without one.
+        encoding: How the client may compress its messages.
+        response_encoding: How responses are compressed.
+        metadata: Names and values that the client sent.
+        propagated: The metadata that name the trace which the call belongs to.
     """
 
     method: M | None
-    refusal: Fields | None = None
+    rejection: Fields | None = None
     timeout: float | None = None
     encoding: Encoding = "identity"
-    answers: Encoding = "identity"
+    response_encoding: Encoding = "identity"
     metadata: Metadata = ()
     propagated: Mapping[str, str] = field(default_factory=dict)
 
 
-class HeadReader(Generic[M]):
-    """Makes calls of requests."""
+class CallHeadParser(Generic[M]):
+    """Parses and checks the heads of calls."""
 
     def __init__(
         self,
         methods: Mapping[bytes, M],
-        guard: Callable[[M, Mapping[str, str]], str],
+        denial: Callable[[M, Mapping[str, str]], str],
         *,
         level: CompressionLevel = CompressionLevel.NONE,
-        most: int,
+        max_size: int,
     ) -> None:
-        """Prepare.
+        """A parser for one service.
 
         Args:
-            methods: What can be called, by path.
-            guard: Says why a method may not be called with some metadata; empty where it may.
-            level: How hard answers are compressed.
-            most: Bytes of fields in a request.
+            methods: The methods by their paths.
+            denial: Returns why a method may not be called with some metadata; empty where it may.
+            level: How hard responses are compressed.
+            max_size: Bytes of a request's fields.
         """
         self._methods = methods
-        self._guard = guard
+        self._denial = denial
         self._level = level
-        self._most = most
+        self._max_size = max_size
 
-    def read(self, head: RequestHead) -> CallHead[M]:
-        """The call that a request is."""
+    def parse(self, head: RequestHead) -> CallHead[M]:
+        """The call that a request begins. A request that is not a valid call becomes a rejection."""
         fields = dict(head.fields)
-        kind = fields.get(b"content-type", b"")
-        if _CONTENT_TYPE.fullmatch(kind) is None:
-            return _refuse(GrpcStatus.INVALID_ARGUMENT, f"invalid gRPC request content-type {_text(kind)!r}", 415)
+        content_type = fields.get(b"content-type", b"")
+        if _CONTENT_TYPE.fullmatch(content_type) is None:
+            text = f"invalid gRPC request content-type {_text(content_type)!r}"
+            return _reject(GrpcStatus.INVALID_ARGUMENT, text, 415)
         if head.method != b"POST":
-            return _refuse(GrpcStatus.INTERNAL, f"the method of a call is POST, not {_text(head.method)}", 405)
-        if head.size > self._most:
-            text = f"received metadata size exceeds hard limit ({head.size} vs. {self._most})"
-            return _refuse(GrpcStatus.RESOURCE_EXHAUSTED, text)
+            text = f"invalid gRPC request method {_text(head.method)}: calls use POST"
+            return _reject(GrpcStatus.INTERNAL, text, 405)
+        if head.size > self._max_size:
+            text = f"received metadata size exceeds hard limit ({head.size} vs. {self._max_size})"
+            return _reject(GrpcStatus.RESOURCE_EXHAUSTED, text)
         method = self._methods.get(head.path)
         if method is None:
-            return _refuse(GrpcStatus.UNIMPLEMENTED, "Method not found!")
+            return _reject(GrpcStatus.UNIMPLEMENTED, "Method not found!")
         timeout = fields.get(b"grpc-timeout")
-        found = _TIMEOUT.fullmatch(timeout) if timeout is not None else None
-        if timeout is not None and found is None:
-            return _refuse(GrpcStatus.INTERNAL, f"malformed grpc-timeout: {_text(timeout)!r}")
+        parsed_timeout = _TIMEOUT.fullmatch(timeout) if timeout is not None else None
+        if timeout is not None and parsed_timeout is None:
+            return _reject(GrpcStatus.INTERNAL, f"malformed grpc-timeout: {_text(timeout)!r}")
         encoding = _ENCODINGS.get(fields.get(b"grpc-encoding", b"identity"))
         if encoding is None:
             name = _text(fields[b"grpc-encoding"])
-            return _refuse(GrpcStatus.UNIMPLEMENTED, f"Compression algorithm '{name}' is not supported")
-        metadata = _metadata(head.fields)
+            return _reject(GrpcStatus.UNIMPLEMENTED, f"Compression algorithm '{name}' is not supported")
+        metadata = _parse_metadata(head.fields)
         by_name = dict(metadata)
-        why_not = self._guard(method, by_name)
-        if why_not:
-            return _refuse(GrpcStatus.UNAVAILABLE, why_not)
+        denial = self._denial(method, by_name)
+        if denial:
+            return _reject(GrpcStatus.UNAVAILABLE, denial)
         return CallHead(
             method,
-            timeout=None if found is None else int(found[1]) * _SECONDS[found[2]],
+            timeout=None if parsed_timeout is None else int(parsed_timeout[1]) * _SECONDS[parsed_timeout[2]],
             encoding=encoding,
-            answers=encoding_of_level(self._level, fields.get(b"grpc-accept-encoding", b"")),
+            response_encoding=encoding_of_level(self._level, fields.get(b"grpc-accept-encoding", b"")),
             metadata=metadata,
             propagated={name: by_name[name] for name in PROPAGATED if name in by_name},
         )
 
 
 def encoding_of_level(level: CompressionLevel, accepted: bytes) -> Encoding:
-    """The encoding that gRPC chooses for a level, of those that a client takes."""
+    """The encoding that gRPC chooses for a level, among those that a client accepts."""
     names = {name.strip() for name in accepted.split(b",")}
-    able = [encoding for encoding in _RANKED if encoding.encode() in names]
-    if level is CompressionLevel.NONE or not able:
+    usable = [encoding for encoding in _RANKED if encoding.encode() in names]
+    if level is CompressionLevel.NONE or not usable:
         return "identity"
     if level is CompressionLevel.LOW:
-        return able[0]
-    return able[len(able) // 2] if level is CompressionLevel.MEDIUM else able[-1]
+        return usable[0]
+    return usable[len(usable) // 2] if level is CompressionLevel.MEDIUM else usable[-1]
 
 
-def _refuse(status: GrpcStatus, text: str, http_status: int = 200) -> CallHead[M]:
-    return CallHead(None, refusal(status, text, http_status=http_status))
+def _reject(status: GrpcStatus, text: str, http_status: int = 200) -> CallHead[M]:
+    return CallHead(None, trailers_only(status, text, http_status=http_status))
 
 
-def _metadata(fields: Fields) -> Metadata:
-    found: list[tuple[str, str]] = []
+def _parse_metadata(fields: Fields) -> Metadata:
+    metadata: list[tuple[str, str]] = []
     for raw_name, raw in fields:
-        if raw_name in _OF_TRANSPORT:
+        if raw_name in _TRANSPORT_FIELDS:
             continue
         name = _text(raw_name)
-        if name.endswith(_BINARY):
-            found += [(name, _text(_binary(value))) for value in raw.split(b",")]
+        if name.endswith(_BINARY_SUFFIX):
+            metadata += [(name, _text(_decode_base64(value))) for value in raw.split(b",")]
         else:
-            found.append((name, _text(raw)))
-    return tuple(found)
+            metadata.append((name, _text(raw)))
+    return tuple(metadata)
 
 
-def _binary(value: bytes) -> bytes:
-    """A value of a field whose name says that it is binary; padding may be left out."""
+def _decode_base64(value: bytes) -> bytes:
+    """The value of a binary field. Senders may omit the padding; a value that is not base64 is kept as it is."""
     bare = value.strip().rstrip(b"=")
     try:
         return base64.b64decode(bare + b"=" * (-len(bare) % 4))

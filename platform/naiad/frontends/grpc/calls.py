@@ -1,220 +1,221 @@
-"""Calls on their streams: messages in, messages or an error out."""
+"""Calls on their streams: content to messages, responses or a status back.
+
+`GrpcCall` is the part that every call has: it reads messages, keeps the deadline and ends with a status. Kinds of calls
+derive from it and say what to do with messages and with a cancellation: `UnaryCall` has one message each way,
+`CoroutineCall` is a unary call whose method is a coroutine. They derive, rather than hold a second object, because a
+call is allocated for each request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from naiad.engine.door import EngineDoor
 from naiad.errors import Code, NaiadError
-from naiad.frontends.access import HeaderForwarder
-from naiad.frontends.extensions import Extensions
-from naiad.frontends.grpc import response_fields as answers
+from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.gate import Gate
-from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, MessageError, MessageReader, framed
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, MessageError, MessageReader, size_of, with_prefix
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
-from naiad.frontends.kserve_grpc.service import InferenceService
-from naiad.frontends.kserve_grpc.wire_format import size_of
 from naiad.frontends.status import GRPC_STATUS, GrpcStatus
-from naiad.protocol.inference import Buffer, InferRequest
+from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.grpc")
 
-CUT_OFF = "the request ends within a message"
+INCOMPLETE_MESSAGE = "the request ends within a message"
 _UNPARSABLE = "Unable to parse request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """What all calls of a frontend share.
+class CallContext(Protocol):
+    """What all calls of a frontend share."""
 
-    Attributes:
-        engine: Who answers inferences.
-        gate: Counts them.
-        service: The methods.
-        extensions: What is shared with other frontends.
-        forwarder: Makes parameters of metadata, where that is wished.
-        loop: The event loop.
-        pool: Buffers of long messages.
-        tasks: Methods that are being carried out.
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
+
+    @property
+    def pool(self) -> BufferPool:
+        """Buffers of long messages."""
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Running coroutines of calls. The loop keeps only weak references to its tasks."""
+
+
+C = TypeVar("C", bound=CallContext)
+
+
+class GrpcCall(ABC, Generic[C]):
+    """One call: the handler of its stream.
+
+    Errors of any kind end it with a status; nothing is raised to the connection.
     """
 
-    engine: EngineDoor
-    gate: Gate
-    service: InferenceService
-    extensions: Extensions
-    forwarder: HeaderForwarder | None
-    loop: asyncio.AbstractEventLoop
-    pool: BufferPool = field(default_factory=BufferPool)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    __slots__ = ("_context", "_deadline_timer", "_has_sent_headers", "_head", "_is_over", "_reader", "_stream")
 
-
-class Call:
-    """The receiver of one stream. Errors of any kind end it with a status; nothing is raised to the connection."""
-
-    __slots__ = ("_begun", "_head", "_is_over", "_reader", "_serving", "_stream", "_timer")
-
-    def __init__(self, stream: Stream, head: CallHead[Any], serving: Serving) -> None:
+    def __init__(self, stream: Stream, head: CallHead[Any], context: C) -> None:
         self._stream = stream
         self._head = head
-        self._serving = serving
+        self._context = context
         self._reader: MessageReader | None = None
         self._is_over = False
-        self._begun = False
-        self._timer = None if head.timeout is None else serving.loop.call_later(head.timeout, self._expire)
+        self._has_sent_headers = False
+        self._deadline_timer = (
+            None if head.timeout is None else context.loop.call_later(head.timeout, self._on_deadline)
+        )
+
+    # -- for the kinds of calls ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
+        """The client sent messages; *ended* after its last one."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Cancel what the call still does; its response is discarded."""
 
     # -- for the stream -----------------------------------------------------------------------------------------
 
-    def received(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `Receiver`
-        """Take content."""
+    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
+        """Content arrived."""
         if self._is_over:
             return
         if self._reader is None:
-            self._reader = MessageReader(self._head.encoding, self._serving.pool)
+            self._reader = MessageReader(self._head.encoding, self._context.pool)
         try:
             messages = self._reader.feed(data, start, end)
         except MessageError as error:
             self.fail_with(error.status, error.text)
             return
-        self._take(messages, ended=ended)
+        self._on_messages(messages, ended=ended)
 
-    def room(self, size: int) -> memoryview | None:
-        """Where content may be read to."""
-        return None if self._reader is None or self._is_over else self._reader.room(size)
+    def get_buffer(self, size: int) -> memoryview | None:
+        """The rest of the incomplete message's buffer."""
+        return None if self._reader is None or self._is_over else self._reader.get_buffer(size)
 
-    def filled(self, size: int) -> None:
-        """Take content that was read there."""
+    def buffer_updated(self, size: int) -> None:
+        """Content was read into that buffer."""
         if self._is_over or self._reader is None:
             return
         try:
-            messages = self._reader.filled(size)
+            messages = self._reader.buffer_updated(size)
         except MessageError as error:
             self.fail_with(error.status, error.text)
             return
-        self._take(messages, ended=False)
+        self._on_messages(messages, ended=False)
 
-    def left(self, mark: object) -> None:
-        """A message is in the system's hands."""
+    def on_sent(self, marker: object) -> None:
+        """A message was handed to the transport."""
 
-    def cancelled(self) -> None:
-        """The client does not want the answer any more, or is gone."""
+    def on_cancel(self) -> None:
+        """The client reset the stream or disconnected."""
         if not self._is_over:
-            self._end()
-            self._take_back()
+            self._finish()
+            self._cancel()
 
     # -- for methods --------------------------------------------------------------------------------------------
 
-    def answer(self, parts: list[Buffer]) -> None:
+    def respond(self, parts: list[Buffer]) -> None:
         """End the call with its only message."""
-        self._end()
-        encoding = self._head.answers
-        framed_parts, size = framed(parts, sum(map(size_of, parts)), encoding)
+        self._finish()
+        encoding = self._head.response_encoding
+        prefixed, size = with_prefix(parts, sum(map(size_of, parts)), encoding)
         stream = self._stream
-        stream.connection.respond(stream, answers.BEGIN[encoding], framed_parts, size, answers.OK)
+        stream.sender.send_response(
+            stream, response_fields.HEADERS[encoding], prefixed, size, response_fields.OK_TRAILERS
+        )
 
     def fail(self, error: Exception) -> None:
         """End the call with an error."""
         if isinstance(error, NaiadError):
             self.fail_with(GRPC_STATUS[error.code], error.message)
         else:
-            logger.error("a call ended unforeseen", exc_info=error)
+            logger.error("cannot complete a call: unexpected error", exc_info=error)
             self.fail_with(GrpcStatus.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
     def fail_with(self, status: GrpcStatus, text: str) -> None:
-        """End the call with a status; what it still does is taken back."""
+        """End the call with a status, and cancel what it still does."""
         if self._is_over:
             return
-        self._end()
-        self._take_back()
+        self._finish()
+        self._cancel()
         stream = self._stream
-        if self._begun:
-            stream.connection.finish(stream, answers.trailers(status, text), is_constant=False)
+        if self._has_sent_headers:
+            trailers = response_fields.error_trailers(status, text)
+            stream.sender.send_trailers(stream, trailers, is_constant=False)
         else:
-            stream.connection.start(stream, answers.refusal(status, text), is_constant=False, ends=True)
+            fields = response_fields.trailers_only(status, text)
+            stream.sender.send_headers(stream, fields, is_constant=False, ends=True)
 
-    # -- for kinds of calls -------------------------------------------------------------------------------------
-
-    def _take(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
-        """Take messages; *ended* after the last."""
-        raise NotImplementedError
-
-    def _take_back(self) -> None:
-        """Cancel what is going on."""
-        raise NotImplementedError
-
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self._is_over = True
-        self._reader = None  # half a message may be long, and calls of streams wait for the collector of garbage
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        # Half a message may be long, and calls of ModelStreamInfer are in reference cycles: release it now.
+        self._reader = None
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
-    def _expire(self) -> None:
-        self._timer = None
-        if self._stream.unsent:  # a status would wait behind what the client does not read
-            self._end()
-            self._take_back()
-            self._stream.connection.reset(self._stream, ErrorCode.CANCEL)
+    def _on_deadline(self) -> None:
+        self._deadline_timer = None
+        if self._stream.unsent:  # a status would have to wait behind data that the client does not read
+            self._finish()
+            self._cancel()
+            self._stream.controller.reset_stream(self._stream, ErrorCode.CANCEL)
         else:
             self.fail_with(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def _forward(self, request: InferRequest) -> None:
-        if self._serving.forwarder is not None:
-            self._serving.forwarder.forward(request, self._head.metadata)
 
-
-class SingleCall(Call):
-    """A call with one message. It begins when the request is whole."""
+class UnaryCall(GrpcCall[C]):
+    """A call with one message. It begins once the request is complete."""
 
     __slots__ = ("_message",)
 
-    def __init__(self, stream: Stream, head: CallHead[Any], serving: Serving) -> None:
-        super().__init__(stream, head, serving)
+    def __init__(self, stream: Stream, head: CallHead[Any], context: C) -> None:
+        super().__init__(stream, head, context)
         self._message: bytes | bytearray | None = None
 
-    def received(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001
-        """Take content; nearly always it is all there is."""
+    @abstractmethod
+    def _on_message(self, message: bytes | bytearray) -> None:
+        """The request is complete."""
+
+    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
+        """Content arrived. Nearly always it is the whole request, which then needs no `MessageReader`."""
         size = end - start - PREFIX_SIZE
         if (
             ended
             and self._reader is None
             and size >= 0
-            and not data[start]
+            and not data[start]  # not compressed
             and int.from_bytes(data[start + 1 : start + PREFIX_SIZE], "big") == size
         ):
-            self._run(bytes(data[start + PREFIX_SIZE : end]))
+            self._on_message(bytes(data[start + PREFIX_SIZE : end]))
         else:
-            super().received(data, start, end, ended)
+            super().on_data(data, start, end, ended)
 
-    def _take(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
-        if messages and self._message is None:  # the reference looks at no other, either
+    def _on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
+        if messages and self._message is None:  # the reference ignores further messages too
             self._message = messages[0]
         if not ended:
             return
         message, self._message = self._message, None
-        if self._reader is not None and self._reader.is_within:
-            self.fail_with(GrpcStatus.INTERNAL, CUT_OFF)
+        if self._reader is not None and self._reader.is_within_message:
+            self.fail_with(GrpcStatus.INTERNAL, INCOMPLETE_MESSAGE)
         elif message is None:
             self.fail_with(GrpcStatus.INTERNAL, _UNPARSABLE)
         else:
-            self._run(message)
-
-    def _run(self, message: bytes | bytearray) -> None:
-        """Answer the message."""
-        raise NotImplementedError
+            self._on_message(message)
 
 
-class ControlCall(SingleCall):
-    """A call of a method that is a coroutine. It is carried out though its client waits no more, as in Triton.
+class CoroutineCall(UnaryCall[C]):
+    """A call whose method is a coroutine.
 
-    A load that takes longer than its client has patience would otherwise never be done.
+    The coroutine runs to its end even if the client cancels, as in Triton. Otherwise a model whose load takes longer
+    than the client's deadline would never be loaded.
     """
 
     __slots__ = ("_function", "_request_type")
@@ -223,28 +224,29 @@ class ControlCall(SingleCall):
         self,
         stream: Stream,
         head: CallHead[Any],
-        serving: Serving,
+        context: C,
+        *,
         request_type: type[Message],
         function: Callable[[Any], Awaitable[Message]],
     ) -> None:
-        super().__init__(stream, head, serving)
+        super().__init__(stream, head, context)
         self._request_type = request_type
         self._function = function
 
-    def _run(self, message: bytes | bytearray) -> None:
-        tasks = self._serving.tasks
-        task = self._serving.loop.create_task(self._serve(bytes(message)))
+    def _on_message(self, message: bytes | bytearray) -> None:
+        tasks = self._context.tasks
+        task = self._context.loop.create_task(self._run(bytes(message)))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _serve(self, message: bytes) -> None:
+    async def _run(self, message: bytes) -> None:
         try:
             response = await self._function(self._request_type.FromString(message))
-            self.answer([response.SerializeToString()])
+            self.respond([response.SerializeToString()])
         except DecodeError:
             self.fail(NaiadError(_UNPARSABLE, code=Code.INTERNAL))
-        except Exception as error:  # noqa: BLE001 - it becomes the call's status
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self.fail(error)
 
-    def _take_back(self) -> None:
+    def _cancel(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Whether new inferences are let in, and how many are inside: what a clean stop needs to know."""
+"""Admission of new calls and a count of those that run: what an orderly stop of the server needs."""
 
 from __future__ import annotations
 
@@ -8,52 +8,56 @@ from collections.abc import Callable
 from naiad.errors import NotReadyError
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-"""SRV src/grpc/grpc_server.cc."""
+"""Text: SRV src/grpc/grpc_server.cc."""
 
 
-class Gate:
-    """Counts inferences; once closed it lets no new one in."""
+class AdmissionGate:
+    """Counts running inferences. Once closed, it admits no new ones.
 
-    __slots__ = ("_idle", "_inside", "_on_close", "closed")
+    Attributes:
+        is_closed: Whether the server is stopping.
+    """
+
+    __slots__ = ("_close_callbacks", "_idle", "_running", "is_closed")
 
     def __init__(self) -> None:
-        self.closed = False
-        self._inside = 0
+        self.is_closed = False
+        self._running = 0
         self._idle: asyncio.Event | None = None
-        self._on_close: set[Callable[[], None]] = set()
+        self._close_callbacks: set[Callable[[], None]] = set()
 
     def __repr__(self) -> str:
-        return f"<Gate {'closed' if self.closed else 'open'} inside={self._inside}>"
+        return f"<AdmissionGate {'closed' if self.is_closed else 'open'} running={self._running}>"
 
-    def check(self) -> None:
-        """Raise `NotReadyError` once the gate is closed."""
-        if self.closed:
+    def check_open(self) -> None:
+        """Raise `NotReadyError` if the gate is closed."""
+        if self.is_closed:
             raise NotReadyError(SHUTTING_DOWN)
 
     def enter(self) -> None:
-        """Count one inference in."""
-        self._inside += 1
+        """Count an inference that begins."""
+        self._running += 1
 
     def leave(self) -> None:
-        """Count one inference out."""
-        self._inside -= 1
-        if self._idle is not None and not self._inside:
+        """Count an inference that ended."""
+        self._running -= 1
+        if self._idle is not None and not self._running:
             self._idle.set()
 
-    def watch(self, on_close: Callable[[], None]) -> None:
-        """Have *on_close* called when the gate closes."""
-        self._on_close.add(on_close)
+    def add_close_callback(self, callback: Callable[[], None]) -> None:
+        """Call *callback* when the gate closes. Streams without requests end then."""
+        self._close_callbacks.add(callback)
 
-    def unwatch(self, on_close: Callable[[], None]) -> None:
-        """Take back a `watch`."""
-        self._on_close.discard(on_close)
+    def remove_close_callback(self, callback: Callable[[], None]) -> None:
+        """Undo `add_close_callback`."""
+        self._close_callbacks.discard(callback)
 
     async def close(self, grace: float) -> None:
-        """Let nothing in any more and wait at most *grace* seconds for what is inside."""
-        self.closed = True
-        for on_close in tuple(self._on_close):
-            on_close()
-        if not self._inside:
+        """Admit nothing more, and wait at most *grace* seconds for running inferences."""
+        self.is_closed = True
+        for callback in tuple(self._close_callbacks):
+            callback()
+        if not self._running:
             return
         self._idle = asyncio.Event()
         try:

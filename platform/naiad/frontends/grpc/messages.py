@@ -1,7 +1,7 @@
-"""Messages as they travel on a stream: each behind five bytes, a flag and its length, and compressed if so agreed.
+"""Length-prefixed messages on a stream: five bytes (a flag for compression, the length) before each.
 
-Long messages are received into buffers of their size, which are kept for the next ones: memory that was never touched
-before costs more than what is done with it.
+Long messages are received into buffers of their exact size, which are used again for later ones. Memory that was never
+touched costs a page fault for each 4 KiB, more than everything else that is done with such a message.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ from typing import Literal
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.http1.compression import compress, decompress
-from naiad.frontends.kserve_grpc.request_codec import MAX_MESSAGE_SIZE
 from naiad.frontends.status import GrpcStatus
 from naiad.protocol.inference import Buffer
 
 PREFIX = struct.Struct(">BL")
 PREFIX_SIZE = 5
+MAX_MESSAGE_SIZE = 2**31 - 1
+"""Bytes of a message: gRPC's own limit, and the reference's."""
 
-_KEPT_FROM = 1 << 16
-"""Messages from this size are received into buffers that are kept."""
-_KEPT_BYTES = 1 << 26
-_TRUSTED = 1 << 22
-"""Memory that is taken on the word of a client, before its message is here."""
+_POOLED_FROM = 1 << 16
+"""Messages from this size are received into pooled buffers."""
+_POOL_SIZE = 1 << 26
+"""Bytes of all pooled buffers together."""
+_INITIAL_ALLOCATION = 1 << 22
+"""Bytes that are allocated for a message before any of it has arrived. The length is the client's claim: five bytes of
+it must not make the server allocate 2 GiB."""
 _GROWTH = 4
+"""Factor by which a buffer grows when more than the initial allocation arrives."""
 _COMPRESSED_FROM = 1 << 8
-"""Shorter messages hardly become shorter."""
+"""Shorter messages hardly shrink."""
 
 Encoding = Literal["identity", "deflate", "gzip"]
 Message = bytes | bytearray
 
 
 class MessageError(Exception):
-    """A stream carries what is no message.
+    """The content of a stream is not a sequence of messages. It ends the call.
 
     Attributes:
-        status: What the call ends with.
-        text: Why.
+        status: The call's status.
+        text: Its message.
     """
 
     def __init__(self, status: GrpcStatus, text: str) -> None:
@@ -47,20 +51,21 @@ class MessageError(Exception):
 
 
 class BufferPool:
-    """Buffers of messages that were answered. One that is still looked at is never given out again."""
+    """Buffers of earlier messages. A buffer that is still referred to is never given out again."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, list[bytearray]] = {}
         self._size = 0
 
     def take(self, size: int) -> bytearray | None:
-        """A buffer of just this size, if there is one."""
-        kept = self._buffers.get(size)
-        while kept:
-            buffer = kept.pop()
+        """A buffer of exactly *size* bytes, if there is one."""
+        pooled = self._buffers.get(size)
+        while pooled:
+            buffer = pooled.pop()
             self._size -= size
             try:
-                # A buffer that anyone has a view of cannot change its size. There is room for this (see `keep`).
+                # CPython refuses to resize a bytearray that has views, for instance a tensor that a model keeps.
+                # Growing by one byte and back allocates nothing: `MessageReader` leaves room for it.
                 buffer.append(0)
                 buffer.pop()
             except BufferError:
@@ -68,12 +73,12 @@ class BufferPool:
             return buffer
         return None
 
-    def keep(self, buffer: Message) -> None:
-        """Keep the buffer of a message that is done with."""
+    def put(self, buffer: Message) -> None:
+        """Keep the buffer of a message that was handled, if its kind and size are pooled."""
         size = len(buffer)
-        if not isinstance(buffer, bytearray) or not _KEPT_FROM <= size <= _KEPT_BYTES:
+        if not isinstance(buffer, bytearray) or not _POOLED_FROM <= size <= _POOL_SIZE:
             return
-        if self._size + size > _KEPT_BYTES:
+        if self._size + size > _POOL_SIZE:
             self._buffers.clear()
             self._size = 0
         self._buffers.setdefault(size, []).append(buffer)
@@ -81,101 +86,104 @@ class BufferPool:
 
 
 class MessageReader:
-    """Puts messages together from the content of a stream."""
+    """Assembles the messages of one stream from its content."""
 
-    __slots__ = ("_body", "_encoding", "_filled", "_flag", "_head", "_pool", "_size")
+    __slots__ = ("_body", "_encoding", "_filled", "_flag", "_pool", "_prefix", "_size")
 
     def __init__(self, encoding: Encoding, pool: BufferPool) -> None:
         self._encoding = encoding
         self._pool = pool
-        self._head = b""
+        # The bytes of an incomplete prefix; then the flag and size of the message, its buffer, and how much is there.
+        self._prefix = b""
         self._body: bytearray | None = None
         self._flag = self._size = self._filled = 0
 
     @property
-    def is_within(self) -> bool:
-        """Whether a message has begun and is not over."""
-        return bool(self._head) or self._body is not None
+    def is_within_message(self) -> bool:
+        """Whether a message is incomplete."""
+        return bool(self._prefix) or self._body is not None
 
     def feed(self, data: Buffer, start: int, end: int) -> list[Message]:
-        """Take content; return the messages that end in it.
+        """Read content; return the messages that it completes.
 
         Raises:
-            MessageError: If it is none.
+            MessageError: The content is malformed.
         """
-        found: list[Message] = []
+        messages: list[Message] = []
         while start < end:
             if self._body is None:
-                start = self._begin(data, start, end, found)
+                start = self._begin_message(data, start, end, messages)
             else:
                 size = min(end - start, self._size - self._filled)
-                self._grow(size)
+                self._reserve(size)
                 self._body[self._filled : self._filled + size] = memoryview(data)[start : start + size]
                 start += size
-                found += self.filled(size)
-        return found
+                messages += self.buffer_updated(size)
+        return messages
 
-    def room(self, size: int) -> memoryview | None:
-        """Where *size* bytes of content may be read to, or the first of them."""
+    def get_buffer(self, size: int) -> memoryview | None:
+        """A buffer for up to *size* bytes of content; None outside of a message."""
         if self._body is None or self._filled == self._size:
             return None
         if self._filled == len(self._body):
-            self._grow(1)
+            self._reserve(1)
         return memoryview(self._body)[self._filled : self._filled + size]
 
-    def filled(self, size: int) -> list[Message]:
-        """Note that bytes were read to `room`; return the message that ends with them, if one does.
+    def buffer_updated(self, size: int) -> list[Message]:
+        """Count *size* bytes that were read into `get_buffer`; return the message that they complete, if any.
 
         Raises:
-            MessageError: If it is none.
+            MessageError: The message cannot be decompressed.
         """
         self._filled += size
         if self._filled < self._size:
             return []
         body, self._body = self._body, None
         assert body is not None
-        return [self._plain(self._flag, body if self._size >= _KEPT_FROM else bytes(body))]
+        return [self._decompressed(self._flag, body if self._size >= _POOLED_FROM else bytes(body))]
 
-    def _begin(self, data: Buffer, start: int, end: int, found: list[Message]) -> int:
-        if self._head or end - start < PREFIX_SIZE:
-            piece = bytes(data[start : min(end, start + PREFIX_SIZE - len(self._head))])
-            self._head += piece
+    def _begin_message(self, data: Buffer, start: int, end: int, messages: list[Message]) -> int:
+        """Read a prefix, or part of it, and the message if it is all here; return how far *data* was read."""
+        if self._prefix or end - start < PREFIX_SIZE:
+            piece = bytes(data[start : min(end, start + PREFIX_SIZE - len(self._prefix))])
+            self._prefix += piece
             start += len(piece)
-            if len(self._head) < PREFIX_SIZE:
+            if len(self._prefix) < PREFIX_SIZE:
                 return start
-            self._flag, self._size = PREFIX.unpack(self._head)
-            self._head = b""
+            self._flag, self._size = PREFIX.unpack(self._prefix)
+            self._prefix = b""
         else:
             self._flag, self._size = PREFIX.unpack_from(data, start)
             start += PREFIX_SIZE
-        self._check()
+        self._check_prefix()
         if end - start >= self._size:
-            found.append(self._plain(self._flag, bytes(data[start : start + self._size])))
+            messages.append(self._decompressed(self._flag, bytes(data[start : start + self._size])))
             return start + self._size
         self._filled = 0
         self._body = self._pool.take(self._size)
         if self._body is None:
-            self._body = bytearray(min(self._size, _TRUSTED) + 1)
-            self._body.pop()  # leaves room for `BufferPool.take`
+            self._body = bytearray(min(self._size, _INITIAL_ALLOCATION) + 1)
+            self._body.pop()  # leaves one allocated byte for `BufferPool.take`
         return start
 
-    def _check(self) -> None:
+    def _check_prefix(self) -> None:
         if self._flag > 1:
             raise MessageError(GrpcStatus.INTERNAL, f"Bad GRPC frame type 0x{self._flag:02x}")
         if self._size > MAX_MESSAGE_SIZE:
             text = f"SERVER: Received message larger than max ({self._size} vs. {MAX_MESSAGE_SIZE})"
             raise MessageError(GrpcStatus.RESOURCE_EXHAUSTED, text)
         if self._flag and self._encoding == "identity":
-            raise MessageError(GrpcStatus.INTERNAL, "Compressed message without a grpc-encoding that says how")
+            raise MessageError(GrpcStatus.INTERNAL, "cannot decompress a message: the call has no grpc-encoding")
 
-    def _grow(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
+        """Grow the buffer, if necessary, so that *size* more bytes fit."""
         body = self._body
         assert body is not None
         if self._filled + size > len(body):
             wanted = min(self._size, max(len(body) * _GROWTH, self._filled + size))
             body += bytes(wanted - len(body))
 
-    def _plain(self, flag: int, data: Message) -> Message:
+    def _decompressed(self, flag: int, data: Message) -> Message:
         if not flag:
             return data
         try:
@@ -185,14 +193,20 @@ class MessageReader:
             raise MessageError(GrpcStatus.INTERNAL, text) from None
 
 
-def framed(parts: list[Buffer], size: int, encoding: Encoding) -> tuple[list[Buffer], int]:
-    """A message with what stands before it, compressed if that makes it shorter; and the size of all."""
+def with_prefix(parts: list[Buffer], size: int, encoding: Encoding) -> tuple[list[Buffer], int]:
+    """The parts of a message of *size* bytes behind its prefix, compressed where that is shorter; their total size."""
     if encoding != "identity" and size >= _COMPRESSED_FROM:
-        shorter = compress(_bytes_of(parts), encoding)
-        if len(shorter) < size:
-            return [PREFIX.pack(1, len(shorter)), shorter], len(shorter) + PREFIX_SIZE
+        compressed = compress(_non_empty(parts), encoding)
+        if len(compressed) < size:
+            return [PREFIX.pack(1, len(compressed)), compressed], len(compressed) + PREFIX_SIZE
     return [PREFIX.pack(0, size), *parts], size + PREFIX_SIZE
 
 
-def _bytes_of(parts: Iterable[Buffer]) -> Iterable[Buffer]:
+def _non_empty(parts: Iterable[Buffer]) -> Iterable[Buffer]:
+    # A view of zero bytes may have a shape that compressors refuse.
     return [part for part in parts if len(part)]
+
+
+def size_of(value: Buffer) -> int:
+    """The bytes of a value. `len` of a view counts items of its first dimension."""
+    return value.nbytes if isinstance(value, memoryview) else len(value)

@@ -1,4 +1,8 @@
-"""The fields of answers: constant ones, and those of errors."""
+"""Field sections of responses: constant ones, and those of errors.
+
+A gRPC status travels in trailers: `grpc-status` is a number, `grpc-message` a percent-encoded text. A call that fails
+before its first message has one field section, "trailers-only", which holds both.
+"""
 
 from __future__ import annotations
 
@@ -9,60 +13,60 @@ from naiad.frontends.grpc.messages import Encoding
 from naiad.frontends.http2.field_blocks import Fields
 from naiad.frontends.status import GrpcStatus
 
-_BEGIN: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-_ACCEPTED: Fields = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
+_HEADERS: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+_ACCEPT_ENCODING: Fields = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
 
-OK: Fields = ((b"grpc-status", b"0"),)
-"""The last fields of an answer without an error."""
-
-BEGIN: dict[Encoding, Fields] = {
-    "identity": (*_BEGIN, *_ACCEPTED),
-    "deflate": (*_BEGIN, (b"grpc-encoding", b"deflate"), *_ACCEPTED),
-    "gzip": (*_BEGIN, (b"grpc-encoding", b"gzip"), *_ACCEPTED),
+HEADERS: dict[Encoding, Fields] = {
+    "identity": (*_HEADERS, *_ACCEPT_ENCODING),
+    "deflate": (*_HEADERS, (b"grpc-encoding", b"deflate"), *_ACCEPT_ENCODING),
+    "gzip": (*_HEADERS, (b"grpc-encoding", b"gzip"), *_ACCEPT_ENCODING),
 }
-"""The first fields of an answer, by the encoding of its messages."""
+"""The first fields of a response, by the encoding of its messages."""
 
-_MAX_DETAILS = 6_000
-"""Bytes of an error text as it travels. It goes into a field, clients refuse 8 KB of these, and a longer text (a
-traceback) would reach them as RESOURCE_EXHAUSTED without a word of what happened."""
+OK_TRAILERS: Fields = ((b"grpc-status", b"0"),)
+"""The trailers of a call that succeeded."""
 
-_CUT_MARK = " [...] "
+_MAX_MESSAGE = 6_000
+"""Bytes of `grpc-message`. Clients reject fields of 8 KB or more, and a traceback that exceeds it would reach them as
+RESOURCE_EXHAUSTED without its text."""
+
+_ELLIPSIS = " [...] "
 _ENCODED = re.compile(rb"[^ -$&-~]|^ | $")
-"""A field may neither begin nor end with a space (RFC 9113, 8.2.1)."""
+"""Bytes to encode: all but printable ASCII, `%` itself, and spaces at either end (RFC 9113, section 8.2.1, forbids
+them)."""
 
 
-def trailers(status: GrpcStatus, text: str) -> Fields:
-    """The last fields of an answer that ends with an error."""
-    writable = text.encode(errors="replace").decode()
-    return (b"grpc-status", str(int(status)).encode()), (b"grpc-message", encoded(fit_details(writable)))
+def error_trailers(status: GrpcStatus, text: str) -> Fields:
+    """The trailers of a call that failed."""
+    writable = text.encode(errors="replace").decode()  # lone surrogates cannot be encoded
+    return (b"grpc-status", str(int(status)).encode()), (b"grpc-message", percent_encode(shorten(writable)))
 
 
-def refusal(status: GrpcStatus, text: str, *, http_status: int = 200) -> Fields:
-    """The only fields of an answer that is an error and nothing else."""
-    begin = _BEGIN if http_status == 200 else ((b":status", str(http_status).encode()), *_BEGIN[1:])  # noqa: PLR2004
-    more = _ACCEPTED if status is GrpcStatus.UNIMPLEMENTED else ()
-    return (*begin, *more, *trailers(status, text))
+def trailers_only(status: GrpcStatus, text: str, *, http_status: int = 200) -> Fields:
+    """The only fields of a response that is an error and nothing else."""
+    first = _HEADERS if http_status == 200 else ((b":status", str(http_status).encode()), *_HEADERS[1:])  # noqa: PLR2004 - HTTP's OK
+    more = _ACCEPT_ENCODING if status is GrpcStatus.UNIMPLEMENTED else ()
+    return (*first, *more, *error_trailers(status, text))
 
 
-def encoded(text: str) -> bytes:
-    """A text as `grpc-message` carries it: percent-encoded, as far as it must be."""
+def percent_encode(text: str) -> bytes:
+    """A text as `grpc-message` carries it."""
     return _ENCODED.sub(lambda found: b"%%%02X" % found[0][0], text.encode())
 
 
-def fit_details(text: str, limit: int = _MAX_DETAILS) -> str:
-    """Cut the middle out of a text that is longer than *limit* bytes once percent-encoded.
+def shorten(text: str, limit: int = _MAX_MESSAGE) -> str:
+    """A text that has at most *limit* bytes when percent-encoded, its middle removed if it is longer.
 
     The beginning says what failed; the end of a traceback says why.
     """
     if len(text) * 3 <= limit or len(quote(text)) <= limit:
         return text
-    half = (limit - len(quote(_CUT_MARK))) // 2
-    head = _longest(text, half, from_end=False)
-    tail = _longest(text, half, from_end=True)
-    return head + _CUT_MARK + tail
+    half = (limit - len(quote(_ELLIPSIS))) // 2
+    return _take(text, half, from_end=False) + _ELLIPSIS + _take(text, half, from_end=True)
 
 
-def _longest(text: str, limit: int, *, from_end: bool) -> str:
+def _take(text: str, limit: int, *, from_end: bool) -> str:
+    """The longest beginning or end of a text with at most *limit* percent-encoded bytes."""
     size = 0
     for count in range(len(text)):
         size += len(quote(text[-1 - count] if from_end else text[count]))

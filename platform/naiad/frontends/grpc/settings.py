@@ -1,4 +1,4 @@
-"""What can be set about the gRPC transport; defaults are the reference's (SRV src/command_line_parser.cc)."""
+"""Settings of the gRPC transport; the defaults are the reference's (SRV src/command_line_parser.cc)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import enum
 import math
 from dataclasses import dataclass
 
-from naiad.frontends.http2.keepalive import Lifetimes
+from naiad.frontends.http2.keepalive import KeepaliveSettings
 
-_FOR_EVER = 2**31 - 1
-"""As many milliseconds are none that are waited for, as in gRPC."""
+_INFINITE_MS = 2**31 - 1
+"""gRPC takes INT_MAX milliseconds, and more, as infinite."""
 
 
 class CompressionLevel(enum.IntEnum):
-    """How hard responses are compressed; gRPC picks an algorithm of that level which the client takes."""
+    """How hard responses are compressed.
+
+    gRPC chooses an algorithm for the level, among those that the client accepts.
+    """
 
     NONE = 0
     LOW = 1
@@ -23,17 +26,17 @@ class CompressionLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """Keepalive, connection age and compression (flags `--grpc-keepalive-*`, `--grpc-http2-*` and so on).
+    """Keepalive, connection age and compression: the flags `--grpc-keepalive-*`, `--grpc-http2-*` and so on.
 
     Attributes:
         keepalive_time_ms: Silence after which the server pings a client.
-        keepalive_timeout_ms: How long it waits for the answer before it closes the connection.
-        keepalive_permit_without_calls: Whether it pings while no call is running.
-        http2_max_pings_without_data: Pings it sends without data between them.
-        http2_min_recv_ping_interval_without_data_ms: Pings of clients that come faster than this are strikes.
-        http2_max_ping_strikes: Strikes after which a client is sent away; 0 for any number.
-        max_connection_age_ms: Age at which a connection is closed; 0 for never.
-        max_connection_age_grace_ms: How long calls on such a connection may go on; 0 for as long as they like.
+        keepalive_timeout_ms: How long the acknowledgement may take before the server closes the connection.
+        keepalive_permit_without_calls: Whether clients without calls are pinged.
+        http2_max_pings_without_data: Pings that the server sends without data in between.
+        http2_min_recv_ping_interval_without_data_ms: Clients' pings that follow each other faster are strikes.
+        http2_max_ping_strikes: Strikes after which the connection ends; 0 for no limit.
+        max_connection_age_ms: Age at which a connection is drained; 0 for never.
+        max_connection_age_grace_ms: How long its calls may then continue; 0 for no limit.
         response_compression: Compression of responses.
     """
 
@@ -47,19 +50,19 @@ class GrpcSettings:
     max_connection_age_grace_ms: int = 0
     response_compression: CompressionLevel = CompressionLevel.NONE
 
-    def lifetimes(self) -> Lifetimes:
-        """The same as what a connection goes by."""
-        return Lifetimes(
-            keepalive_time=_seconds(max(self.keepalive_time_ms, 1)),  # as gRPC; 0 would keep the loop busy
+    def keepalive(self) -> KeepaliveSettings:
+        """The settings of a connection's keepalive."""
+        return KeepaliveSettings(
+            keepalive_time=_seconds(max(self.keepalive_time_ms, 1)),  # as gRPC; 0 would keep the event loop busy
             keepalive_timeout=_seconds(self.keepalive_timeout_ms),
             keepalive_without_calls=self.keepalive_permit_without_calls,
             max_pings_without_data=self.http2_max_pings_without_data,
             min_ping_interval=self.http2_min_recv_ping_interval_without_data_ms / 1000,
             max_ping_strikes=self.http2_max_ping_strikes,
-            max_age=_seconds(self.max_connection_age_ms or _FOR_EVER),
-            max_age_grace=_seconds(self.max_connection_age_grace_ms or _FOR_EVER),
+            max_age=_seconds(self.max_connection_age_ms or _INFINITE_MS),
+            max_age_grace=_seconds(self.max_connection_age_grace_ms or _INFINITE_MS),
         )
 
 
 def _seconds(milliseconds: int) -> float:
-    return math.inf if milliseconds >= _FOR_EVER else milliseconds / 1000
+    return math.inf if milliseconds >= _INFINITE_MS else milliseconds / 1000

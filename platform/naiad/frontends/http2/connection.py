@@ -1,400 +1,526 @@
-"""A client's connection: what its frames mean for its streams (RFC 9113)."""
+"""One client's connection: joins the parts of HTTP/2 on an asyncio transport.
+
+| part | what it does | pure |
+|---|---|---|
+| `FrameReader` | bytes to frames, by callbacks to the connection | yes |
+| `FieldBlockDecoder` | field blocks to requests | yes |
+| `ReceiveFlow`, `SendFlow` | windows both ways | yes |
+| `Sender`, `FrameWriter` | responses to the socket, in turns | no: transport, `call_soon` |
+| `Keepalive`, `GracefulShutdown` | pings, age, the orderly end | no: timers |
+| `Connection` | the table of streams, abuse limits, errors, the end of streams and of the connection | no |
+
+The path of a usual request: the loop reads the socket into a buffer that all connections of the loop share;
+`buffer_updated` gives it to the `FrameReader`; `on_headers` finds the request by the bytes of its field block, makes a
+`Stream` and asks the application for a handler; `on_data` hands the content to it. The handler responds through
+`stream.sender`, usually with one write.
+
+Errors follow section 5.4. A stream error resets its stream, a connection error ends the connection with GOAWAY. Parts
+raise them; the connection reacts, in `on_stream_error` and `buffer_updated`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar, cast
 
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.field_blocks import FieldReader, Fields
-from naiad.frontends.http2.frame_reader import Receiving
-from naiad.frontends.http2.frames import (
-    ACK,
-    CONTINUATION,
-    END_HEADERS,
-    END_STREAM,
-    GOAWAY,
-    HEADERS,
-    MAX_STREAM,
-    PADDED,
-    PING,
-    PRIORITY,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    WITH_PRIORITY,
-    ConnectionProblem,
-    ErrorCode,
-    StreamProblem,
-)
-from naiad.frontends.http2.greeting import NOT_HTTP_2, greeting
-from naiad.frontends.http2.keepalive import Lifespan, Lifetimes
-from naiad.frontends.http2.limits import Allowance, Limits
-from naiad.frontends.http2.request_head import MalformedError, RequestHead, check_fields, request_head
-from naiad.frontends.http2.stream import Receiver, Stream
+from naiad.frontends.http2.field_blocks import FieldBlockDecoder, Fields
+from naiad.frontends.http2.flow_control import ReceiveFlow
+from naiad.frontends.http2.frame_reader import FrameReader
+from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode, Http2ConnectionError, Http2StreamError
+from naiad.frontends.http2.keepalive import GracefulShutdown, Keepalive, KeepaliveSettings
+from naiad.frontends.http2.limits import Http2Limits, TokenBucket
+from naiad.frontends.http2.request_head import InvalidFieldsError, RequestHead, check_fields, parse_request_head
+from naiad.frontends.http2.sender import FrameWriter, Sender
+from naiad.frontends.http2.settings import server_preface
+from naiad.frontends.http2.stream import Stream, StreamHandler
 
 logger = logging.getLogger("naiad.http2")
 
-BUFFER = 1 << 18
-"""Bytes that are read from a socket at once."""
-_LINGER = 1.0
-"""Seconds that a client is given to read why its connection ends."""
-_REMEMBERED = 1024
-"""How many streams that ended early are remembered: their clients may not know yet."""
-_SETTINGS_SIZE = 192
-"""Longer SETTINGS count for several; there are six settings, of six bytes each."""
-_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: frames.WINDOW_UPDATE_SIZE, PRIORITY: 5}
-_OF_STREAMS = {RST_STREAM, PRIORITY}
-_OF_CONNECTION = {SETTINGS, PING, GOAWAY}
+READ_BUFFER_SIZE = 1 << 18
+"""Bytes of the buffer that sockets are read into."""
+_DIRECT_READ_MIN = 1 << 15
+"""A DATA frame of which so many bytes are missing is read from the socket straight into its handler's buffer."""
+_LINGER_SECONDS = 1.0
+"""How long the socket stays open after the last frame, see `Http2Connection._linger`."""
+_MAX_RESET_STREAMS = 1024
+"""How many streams that were reset are remembered, see `Http2Connection._remember_reset`."""
+_SETTINGS_COST_SIZE = 192
+"""A SETTINGS frame costs one more control frame for every so many bytes. The six settings there are take 36 bytes."""
+
+_HTTP_1_TEXT = (
+    b"This port speaks HTTP/2 and nothing older, as clients of gRPC do; with TLS, clients must offer h2 by ALPN. "
+    b"HTTP/1.1 is spoken at another port.\n"
+)
+_HTTP_1_RESPONSE = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_HTTP_1_TEXT), _HTTP_1_TEXT)
+)
+"""To a client without HTTP/2's preface. GOAWAY may be omitted (section 3.4), and this text reaches a person."""
 
 T = TypeVar("T")
 
 
 class Application(Protocol[T]):
-    """What answers requests."""
+    """What handles requests."""
 
-    def interpret(self, head: RequestHead) -> T:
-        """Make of a request's fields what is needed of them; kept for the requests with the same fields."""
+    def parse_head(self, head: RequestHead) -> T:
+        """What the application needs of a request's fields. Called once for requests whose field blocks are equal."""
 
-    def open(self, stream: Stream, request: T) -> Receiver | None:
-        """Begin to answer a request; None where it is answered already."""
+    def handle_request(self, stream: Stream, head: T) -> StreamHandler | None:
+        """Begin to handle a request; None where the response is already sent."""
 
 
-class Connection(Receiving, asyncio.BufferedProtocol, Generic[T]):
-    """One client's connection."""
+class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
+    """One client's connection.
+
+    Attributes:
+        has_preface: Whether the client has sent HTTP/2's preface.
+    """
 
     def __init__(
         self,
         application: Application[T],
-        connections: set[Connection[T]],
-        inbox: memoryview,
-        limits: Limits,
-        lifetimes: Lifetimes,
+        connections: set[Http2Connection[T]],
+        read_buffer: memoryview,
+        limits: Http2Limits,
+        settings: KeepaliveSettings,
     ) -> None:
-        """Serve a connection.
+        """A connection that asyncio has accepted.
 
         Args:
-            application: Who answers.
-            connections: Where open connections are listed.
-            inbox: Where the socket is read into; shared by the connections of a loop, since what arrives is taken out
-                before the loop turns to the next connection.
+            application: What handles the requests.
+            connections: The open connections; this one adds and removes itself.
+            read_buffer: Where the socket is read into. All connections of an event loop share it: `buffer_updated`
+                takes everything out before the loop reads another socket.
             limits: Bounds on what the client may do.
-            lifetimes: How long the connection may live, and be silent.
+            settings: When the client is pinged, and how long the connection may live.
         """
-        Receiving.__init__(self, limits)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self.has_preface = False
         self._application = application
         self._connections = connections
-        self._inbox = inbox
-        self._fields = FieldReader(self._interpret, limits.decoded_size)
-        now = self._loop.time()
-        self._resets = Allowance(limits.resets, limits.resets_per_second, now)
-        self._oddities = Allowance(limits.oddities, limits.oddities_per_second, now)
-        self.lifespan = Lifespan(self, lifetimes, self._loop)
-        self._most_accepted = MAX_STREAM
-        self._is_direct = False
-        self._is_deaf = False
+        self._read_buffer = read_buffer
+        self._limits = limits
+        self._loop = loop
+        self._streams: dict[int, Stream] = {}
+        self._reader = FrameReader(self, limits)
+        self._decoder = FieldBlockDecoder(self._parse_fields, limits.decoded_size)
+        self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
+        self._writer = FrameWriter(loop)
+        self._sender = Sender(self._writer, self._streams, self._on_response_sent)
+        self._keepalive = Keepalive(self, settings, loop)
+        self._shutdown = GracefulShutdown(self, settings, loop)
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._reset_budget = TokenBucket(limits.resets, limits.resets_per_second, now)
+        self._control_frame_budget = TokenBucket(limits.control_frames, limits.control_frames_per_second, now)
+        # The last stream that the client opened, and the last one that it may open.
+        self._last_stream = 0
+        self._max_stream = MAX_STREAM
+        self._reset_streams: OrderedDict[int, None] = OrderedDict()
+        # The stream of the long DATA frame that is being read, if any wants it, and whether the frame ends the request.
+        self._data_stream: Stream | None = None
+        self._data_ends_stream = False
+        self._is_direct_read = False
+        self._is_reading_paused = False
+        # Nothing is read or written any more, but the socket may still be open.
+        self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<Connection streams={len(self.streams)} last=#{self._last}>"
+        return f"<Http2Connection streams={len(self._streams)} last=#{self._last_stream}>"
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by class
+        """A client connected. Its preface comes first: ours would confuse a client of HTTP/1.1."""
+        # A cast, because transports of uvloop do not subclass `asyncio.Transport`.
+        self._writer.transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
-        self.lifespan.begin(self._limits.handshake_seconds)
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None and secured.selected_alpn_protocol() != "h2":
-            self._turn_away()
+        self._handshake_timer = self._loop.call_later(self._limits.handshake_seconds, self.abort)
+        self._shutdown.start()
+        ssl_object = transport.get_extra_info("ssl_object")
+        if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
+            self._reader.stop()
+            self.on_other_protocol()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The client went away, or we closed."""
-        self._transport = None
+        """The client disconnected, or the connection was closed here."""
+        self._writer.transport = None
         self._is_over = True
+        self._reader.stop()
         self._connections.discard(self)
-        self.lifespan.end()
-        self._cancel_all()
+        self._cancel_handshake_timer()
+        self._keepalive.stop()
+        self._shutdown.stop()
+        self._cancel_streams()
 
     def eof_received(self) -> bool:
-        """The client has closed its end: what it asked is cancelled with the rest."""
+        """The client closed its side. It cannot acknowledge anything any more, so its calls are cancelled."""
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes of the socket go."""
-        if self._data_left:
-            room = self._room()
-            if room is not None:
-                self._is_direct = True
-                return room
-        return self._inbox
+        """Where the socket's next bytes go: into the message that a long DATA frame carries, where that is possible."""
+        data_left = self._reader.data_left
+        if data_left >= _DIRECT_READ_MIN:
+            stream = self._data_stream
+            if stream is not None and stream.is_open:
+                buffer = stream.handler.get_buffer(data_left)
+                if buffer is not None:
+                    self._is_direct_read = True
+                    return buffer
+        return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
         if self._is_over:
             return
-        self.lifespan.heard = self._loop.time()
+        self._keepalive.last_read = self._loop.time()
         try:
-            if self._is_direct:
-                self._is_direct = False
-                self._filled(nbytes)
-            elif self._rest:
-                self._gather(self._inbox[:nbytes])
+            if self._is_direct_read:
+                self._is_direct_read = False
+                self._on_direct_read(nbytes)
             else:
-                self._read(bytes(self._inbox[:nbytes]))
-        except ConnectionProblem as problem:
-            self.give_up(problem.code, problem.text)
+                self._reader.feed(self._read_buffer[:nbytes])
+        except Http2ConnectionError as error:
+            self.fail(error.code, error.text)
         except Exception:
-            logger.exception("cannot go on with %r", self)
-            self.give_up(ErrorCode.INTERNAL_ERROR, "unforeseen")
-        if self._is_blocked:
-            self._heed_backlog()
+            logger.exception("cannot continue %r: unexpected error", self)
+            self.fail(ErrorCode.INTERNAL_ERROR, "internal error")
+        if self._writer.is_paused:
+            self._pause_reading_if_unsent()
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is full: the client does not read."""
+        self._writer.is_paused = True
 
     def resume_writing(self) -> None:
-        """The client reads again."""
-        super().resume_writing()
-        if self._is_deaf and self._transport is not None:
-            self._is_deaf = False
-            self._transport.resume_reading()
+        """The transport's buffer has room again."""
+        self._writer.is_paused = False
+        self._sender.send_queued()
+        if self._is_reading_paused and self._writer.transport is not None:
+            self._is_reading_paused = False
+            self._writer.transport.resume_reading()
 
-    def _heed_backlog(self) -> None:
-        """Read nothing more from a client that does not read: what answers it would have to wait here."""
-        transport = self._transport
-        if transport is None or self._is_deaf or transport.is_closing():
+    def _pause_reading_if_unsent(self) -> None:
+        """Stop reading from a client that does not read: responses without DATA would pile up without bound."""
+        transport = self._writer.transport
+        if transport is None or self._is_reading_paused or transport.is_closing():
             return
         if transport.get_write_buffer_size() > self._limits.unsent:
-            self._is_deaf = True
+            self._is_reading_paused = True
             transport.pause_reading()
 
-    # -- requests -----------------------------------------------------------------------------------------------
+    # -- the preface (section 3.4) ------------------------------------------------------------------------------
 
-    def _headers(self, flags: int, number: int, data: bytes, start: int, end: int) -> None:
-        if not number & 1:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {number}")
-        if flags & (PADDED | WITH_PRIORITY):
-            start, end = frames.content(HEADERS, flags, start, end, data)
-        ends = bool(flags & END_STREAM)
-        if flags & END_HEADERS:
-            self._block(number, data[start:end], ends=ends)
-        else:
-            self._begun = number, ends, [data[start:end]]
+    def on_preface(self) -> None:
+        """Answer the client's preface with ours."""
+        self.has_preface = True
+        self._cancel_handshake_timer()
+        self._write(server_preface(self._limits))
+        self._keepalive.start()
 
-    def _continue(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        assert self._begun is not None
-        begun, ends, pieces = self._begun
-        if kind != CONTINUATION or number != begun:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "a block of fields that is not continued")
-        pieces.append(payload)
-        limits = self._limits
-        if len(pieces) > limits.continuations or sum(map(len, pieces)) > limits.block_size:
-            raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "a block of fields that does not end")
-        if flags & END_HEADERS:
-            self._begun = None
-            self._block(number, b"".join(pieces), ends=ends)
-
-    def _block(self, number: int, block: bytes, *, ends: bool) -> None:
-        if len(block) > self._limits.block_size:
-            raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "a block of fields that is too long")
-        if number <= self._last:
-            self._trailers(number, block, ends=ends)
-            return
-        self._last = number
-        try:
-            request, expected = self._fields.read(block)
-        except MalformedError:
-            raise StreamProblem(number, ErrorCode.PROTOCOL_ERROR) from None
-        if len(self.streams) >= self._limits.streams or number > self._most_accepted:
-            raise StreamProblem(number, ErrorCode.REFUSED_STREAM)
-        stream = Stream(number, self, self._peer.window, self._limits.stream_window)
-        self.streams[number] = stream
-        if expected >= 0 or ends:
-            stream.expected = expected
-            self._note(stream, 0, ended=ends)
-        receiver = self._application.open(stream, request)
-        if receiver is None or not stream.is_open:
-            return
-        stream.receiver = receiver
-        if ends:
-            receiver.received(b"", 0, 0, True)
-
-    def _trailers(self, number: int, block: bytes, *, ends: bool) -> None:
-        """A block on a stream that is open, or was."""
-        fields = self._fields.decode(block)  # whoever it is for, it may change the table
-        stream = self.streams.get(number)
-        if stream is None:
-            if number in self._early:
-                return
-            raise ConnectionProblem(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {number}, which is over")
-        if stream.is_half_closed:
-            raise StreamProblem(number, ErrorCode.STREAM_CLOSED)
-        try:
-            check_fields(fields)
-        except MalformedError:
-            ends = False
-        if not ends:
-            raise StreamProblem(number, ErrorCode.PROTOCOL_ERROR)
-        self._note(stream, 0, ended=True)
-        stream.receiver.received(b"", 0, 0, True)
-
-    def _interpret(self, fields: Fields) -> tuple[T, int]:
-        head = request_head(fields)
-        return self._application.interpret(head), head.content_length
-
-    # -- other frames -------------------------------------------------------------------------------------------
-
-    def _turn_away(self) -> None:
-        self._write(NOT_HTTP_2)
+    def on_other_protocol(self) -> None:
+        """Tell a client of another protocol, most likely HTTP/1.1, what this port speaks."""
+        self._write(_HTTP_1_RESPONSE)
         self._linger(is_orderly=False)
 
-    def _greeted(self) -> None:
-        self._write(greeting(self._limits))
-        self.lifespan.greeted()
+    def _cancel_handshake_timer(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
 
-    def _other(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        size = len(payload)
-        if size != _SIZES.get(kind, size) or (kind == GOAWAY and size < frames.GOAWAY_SIZE):
-            raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, f"a frame of kind {kind} with {size} bytes")
-        if (kind in _OF_STREAMS and not number) or (kind in _OF_CONNECTION and number):
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"a frame of kind {kind} on stream {number}")
-        if kind == RST_STREAM:
-            self._client_reset(number)
-        elif kind == PING:
-            self._ping(flags, payload)
-        elif kind == SETTINGS:
-            self._settings(flags, payload)
-        elif kind in {PUSH_PROMISE, CONTINUATION}:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"a frame of kind {kind} out of place")
-        else:  # with GOAWAY as well the client may go on with what is open
-            self._spend()
+    # -- requests (section 8.1) ---------------------------------------------------------------------------------
 
-    def _window_update(self, number: int, size: int) -> None:
+    def on_headers(self, number: int, block: bytes, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
+        """A field block: a new request, or the trailers of one."""
+        if number <= self._last_stream:  # identifiers only grow (section 5.1.1)
+            self._on_trailers(number, block, ended=ended)
+            return
+        self._last_stream = number
+        # Decoded even if the stream is then refused: the block may change the table that later blocks refer to.
+        try:
+            request, content_length = self._decoder.read(block)
+        except InvalidFieldsError:
+            raise Http2StreamError(number, ErrorCode.PROTOCOL_ERROR) from None
+        if len(self._streams) >= self._limits.streams or number > self._max_stream:
+            raise Http2StreamError(number, ErrorCode.REFUSED_STREAM)
+        sender = self._sender
+        stream = Stream(number, self, sender, sender.flow.initial_window, self._limits.stream_window, content_length)
+        self._streams[number] = stream
+        if ended:
+            stream.count_content(0, ended=True)
+        handler = self._application.handle_request(stream, request)
+        if handler is None or not stream.is_open:
+            return
+        stream.handler = handler
+        if ended:
+            handler.on_data(b"", 0, 0, True)
+
+    def _on_trailers(self, number: int, block: bytes, *, ended: bool) -> None:
+        """A field block on a stream that was opened before."""
+        fields = self._decoder.decode(block)  # first, as in `on_headers`: the block may change the table
+        stream = self._streams.get(number)
+        if stream is None:
+            if number in self._reset_streams:
+                return
+            raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {number}, which has ended")
+        if stream.is_half_closed:
+            raise Http2StreamError(number, ErrorCode.STREAM_CLOSED)
+        try:
+            check_fields(fields)
+        except InvalidFieldsError:
+            ended = False
+        if not ended:  # trailers must end the request (section 8.1)
+            raise Http2StreamError(number, ErrorCode.PROTOCOL_ERROR)
+        stream.count_content(0, ended=True)
+        stream.handler.on_data(b"", 0, 0, True)
+
+    def _parse_fields(self, fields: Fields) -> tuple[T, int]:
+        head = parse_request_head(fields)
+        return self._application.parse_head(head), head.content_length
+
+    # -- content (section 6.1) ----------------------------------------------------------------------------------
+
+    def on_data(self, number: int, size: int, data: bytes, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
+        """A whole DATA frame."""
+        stream = self._count_data(number, size)
+        if start == end and not ended:
+            self._spend_control_frame()
+        if stream is not None:
+            stream.count_content(end - start, ended=ended)
+            stream.handler.on_data(data, start, end, ended)
+
+    def on_data_begin(self, number: int, size: int, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
+        """A long DATA frame. It is counted at once; its content follows in chunks."""
+        self._data_stream = None
+        self._data_ends_stream = ended
+        stream = self._count_data(number, size)
+        if stream is not None:
+            stream.count_content(size, ended=ended)
+            self._data_stream = stream
+
+    def on_data_chunk(self, data: bytes, start: int, end: int, is_last: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
+        """More content of a long DATA frame."""
+        stream = self._data_stream
+        if is_last:
+            self._data_stream = None
+        if stream is not None and stream.is_open:
+            stream.handler.on_data(data, start, end, is_last and self._data_ends_stream)
+
+    def _on_direct_read(self, size: int) -> None:
+        """Content of a long DATA frame was read into its handler's buffer."""
+        stream = self._data_stream
+        if stream is not None and stream.is_open:
+            stream.handler.buffer_updated(size)
+        self._reader.on_direct_read(size)
+
+    def _count_data(self, number: int, size: int) -> Stream | None:
+        """Apply flow control to DATA; return its stream, None where that was reset and the data is discarded."""
+        increment = self._receive_flow.consume(size)
+        if increment:
+            self._write(frames.window_update(0, increment))
+        stream = self._streams.get(number)
+        if stream is None:
+            self._check_opened(number, "DATA")
+            if number not in self._reset_streams:
+                raise Http2StreamError(number, ErrorCode.STREAM_CLOSED)
+            return None
+        if stream.is_half_closed:
+            raise Http2StreamError(number, ErrorCode.STREAM_CLOSED)
+        increment = self._receive_flow.consume_on_stream(stream, size)
+        if increment:
+            self._write(frames.window_update(number, increment))
+        return stream
+
+    def pause_stream(self, stream: Stream) -> None:
+        """Do not open the stream's window any more: its client can send what the window holds, then blocks."""
+        stream.is_paused = True
+
+    def resume_stream(self, stream: Stream) -> None:
+        """Open the stream's window again."""
+        stream.is_paused = False
+        if stream.is_open:
+            increment = self._receive_flow.reopen(stream)
+            if increment:
+                self._write(frames.window_update(stream.number, increment))
+
+    # -- control frames -----------------------------------------------------------------------------------------
+
+    def on_window_update(self, number: int, increment: int) -> None:
+        """The client opened a window (section 6.9)."""
         if not number:
-            self._opened(size)
+            self._sender.on_window_update(increment)
             return
-        stream = self.streams.get(number)
+        stream = self._streams.get(number)
         if stream is None:
-            self._check_known(number, "WINDOW_UPDATE")
+            self._check_opened(number, "WINDOW_UPDATE")  # on an ended stream it is ignored (section 5.1)
         else:
-            self._opened_stream(stream, size)
+            self._sender.on_stream_window_update(stream, increment)
 
-    def _client_reset(self, number: int) -> None:
-        self._check_known(number, "RST_STREAM")
-        stream = self.streams.pop(number, None)
+    def on_reset(self, number: int) -> None:
+        """The client cancelled a request (section 6.4)."""
+        self._check_opened(number, "RST_STREAM")
+        stream = self._streams.pop(number, None)
         if stream is None:
             return
-        receiver = stream.receiver
+        handler = stream.handler
         stream.close()
-        receiver.cancelled()
-        if not self._resets.take(self._loop.time()):
-            raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "streams are opened and reset too fast")
-        self._close_if_drained()
+        handler.on_cancel()
+        if not self._reset_budget.take(self._loop.time()):
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "streams are opened and reset too fast")
+        self._close_if_idle()
 
-    def _ping(self, flags: int, payload: bytes) -> None:
-        self._spend()
-        if flags & ACK:
-            self.lifespan.answered(payload)
-            return
-        self.lifespan.pinged()
-        self._write(frames.ping(payload, is_answer=True))
-
-    def _settings(self, flags: int, payload: bytes) -> None:
-        self._spend(1 + len(payload) // _SETTINGS_SIZE)
-        if flags & ACK:
-            if payload:
-                raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement with settings")
-            return
-        window = self._peer.window
-        self._peer_set(payload)
-        if self._peer.window != window:
-            self._spend(len(self.streams) // self._limits.streams_moved)
+    def on_settings(self, payload: bytes) -> None:
+        """The client changed its settings (section 6.5)."""
+        self._spend_control_frame(1 + len(payload) // _SETTINGS_COST_SIZE)
+        if self._sender.apply_settings(payload):
+            self._spend_control_frame(len(self._streams) // self._limits.streams_per_window_change)
         self._write(frames.SETTINGS_ACK)
-        self._pump()  # after the answer, with which the peer begins to count by its new windows
+        self._sender.send_queued()  # behind the acknowledgement, see `Sender.apply_settings`
 
-    def _spend(self, count: int = 1) -> None:
-        if not self._oddities.take(self._loop.time(), count):
-            raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+    def on_ping(self, payload: bytes, *, is_ack: bool) -> None:
+        """The client pinged, or acknowledged a ping (section 6.7)."""
+        self._spend_control_frame()
+        if is_ack:
+            self._keepalive.on_ping_ack(payload)
+            self._shutdown.on_ping_ack(payload)
+            return
+        self._keepalive.on_ping()
+        self._write(frames.ping(payload, is_ack=True))
+
+    def on_ignored_frame(self) -> None:
+        """A frame without a meaning for a server. It costs the same as one with."""
+        self._spend_control_frame()
+
+    def _check_opened(self, number: int, name: str) -> None:
+        """Raise a connection error for a stream that the client has not opened ("idle", section 5.1)."""
+        if number > self._last_stream or not number & 1:
+            text = f"{name} on stream {number}, which was never opened"
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, text)
+
+    def _spend_control_frame(self, count: int = 1) -> None:
+        if not self._control_frame_budget.take(self._loop.time(), count):
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
 
     # -- the end of streams -------------------------------------------------------------------------------------
 
-    def _break_off(self, problem: StreamProblem) -> None:
-        stream = self.streams.get(problem.stream)
+    def on_stream_error(self, error: Http2StreamError) -> None:
+        """Reset the stream on which the client broke the protocol."""
+        stream = self._streams.get(error.stream)
         if stream is not None:
-            receiver = stream.receiver
-            self.reset(stream, problem.code)
-            receiver.cancelled()
+            handler = stream.handler
+            self.reset_stream(stream, error.code)
+            handler.on_cancel()
         else:
-            self._write(frames.reset(problem.stream, problem.code))
-            self._remember(problem.stream)
-        if problem.code != ErrorCode.REFUSED_STREAM and not self._resets.take(self._loop.time()):
-            raise ConnectionProblem(ErrorCode.ENHANCE_YOUR_CALM, "too many streams with errors")
+            self._write(frames.reset(error.stream, error.code))
+            self._remember_reset(error.stream)
+        # A refused stream is no fault of the client: it may not have seen our SETTINGS or our GOAWAY yet.
+        if error.code != ErrorCode.REFUSED_STREAM and not self._reset_budget.take(self._loop.time()):
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many stream errors")
 
-    def _forget(self, stream: Stream, *, is_reset: bool) -> None:
+    def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream with RST_STREAM."""
+        self._writer.write(frames.reset(stream.number, code))
+        self._remember_reset(stream.number)
+        self._remove_stream(stream)
+
+    def _on_response_sent(self, stream: Stream) -> None:
+        """End a stream whose response is complete.
+
+        If the request is not, RST_STREAM with NO_ERROR asks the client to stop sending it (section 8.1).
+        """
+        if stream.is_half_closed:
+            self._remove_stream(stream)
+        else:
+            self.reset_stream(stream, ErrorCode.NO_ERROR)
+
+    def _remove_stream(self, stream: Stream) -> None:
         stream.close()
-        self.streams.pop(stream.number, None)
-        if is_reset:
-            self._remember(stream.number)
-        if self.lifespan.is_draining:
-            self._close_if_drained()
+        self._streams.pop(stream.number, None)
+        if self._shutdown.has_begun:
+            self._close_if_idle()
 
-    def _remember(self, number: int) -> None:
-        self._early[number] = None
-        if len(self._early) > _REMEMBERED:
-            self._early.popitem(last=False)
+    def _remember_reset(self, number: int) -> None:
+        """Remember a stream that we reset: frames that the client sent before it knew must be ignored (section 5.1)."""
+        self._reset_streams[number] = None
+        if len(self._reset_streams) > _MAX_RESET_STREAMS:
+            self._reset_streams.popitem(last=False)
 
-    def _cancel_all(self) -> None:
-        receivers = [stream.receiver for stream in self.streams.values()]
-        for stream in self.streams.values():
+    def _cancel_streams(self) -> None:
+        handlers = [stream.handler for stream in self._streams.values()]
+        for stream in self._streams.values():
             stream.close()
-        self.streams.clear()
-        for receiver in receivers:
-            receiver.cancelled()
+        self._streams.clear()
+        for handler in handlers:
+            handler.on_cancel()
 
     # -- the end of the connection ------------------------------------------------------------------------------
 
     @property
     def open_streams(self) -> Collection[int]:
-        """Streams that are being answered."""
-        return self.streams.keys()
+        """Identifiers of open streams."""
+        return self._streams.keys()
+
+    @property
+    def sent_count(self) -> int:
+        """How many field sections and pieces of data were sent."""
+        return self._sender.count
 
     def ping(self, payload: bytes) -> None:
         """Send a ping."""
         self._write(frames.ping(payload))
 
-    def announce_end(self, *, is_final: bool) -> None:
-        """Tell the client to open no more streams; finally, that none it opened since will be answered."""
+    def drain(self) -> None:
+        """Accept no more streams, and close when those that are open have ended."""
+        self._shutdown.begin()
+
+    def announce_shutdown(self, *, is_final: bool) -> None:
+        """Send a GOAWAY with NO_ERROR; a final one names the last stream that is processed."""
         if is_final:
-            self._most_accepted = self._last
-        self._write(frames.go_away(self._most_accepted, ErrorCode.NO_ERROR))
-        self._close_if_drained()
+            self._max_stream = self._last_stream
+        self._write(frames.go_away(self._max_stream, ErrorCode.NO_ERROR))
+        self._close_if_idle()
 
-    def _close_if_drained(self) -> None:
-        if self._most_accepted < MAX_STREAM and not self.streams and not self._is_over:
-            self._linger(is_orderly=True)
-
-    def give_up(self, code: ErrorCode, text: str) -> None:
-        """End the connection, and say why."""
+    def fail(self, code: ErrorCode, text: str) -> None:
+        """End the connection with GOAWAY."""
         if self._is_over:
             return
-        self._write(frames.go_away(min(self._last, self._most_accepted), code, text))
+        # The last stream in GOAWAY must not grow from one frame to the next (section 6.8).
+        self._write(frames.go_away(min(self._last_stream, self._max_stream), code, text))
         self._linger(is_orderly=False)
-        self._cancel_all()
-
-    def _linger(self, *, is_orderly: bool) -> None:
-        """Close once the client has read what was said: a close with unread bytes would take it away from it.
-
-        What is not sent by then still is in an orderly end.
-        """
-        self._is_over = True
-        self._flush()
-        if self._transport is not None:
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            self._loop.call_later(_LINGER, self._transport.close if is_orderly else self._transport.abort)
+        self._cancel_streams()
 
     def abort(self) -> None:
-        """End the connection without a word."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Close the connection without GOAWAY."""
+        if self._writer.transport is not None:
+            self._writer.transport.abort()
+
+    def _close_if_idle(self) -> None:
+        """Close a connection whose shutdown is announced and whose last stream has ended."""
+        if self._max_stream < MAX_STREAM and not self._streams and not self._is_over:
+            self._linger(is_orderly=True)
+
+    def _linger(self, *, is_orderly: bool) -> None:
+        """Close our side now and the socket a second later.
+
+        Closing a socket that still has unread bytes makes the kernel send RST, upon which the client's kernel discards
+        what the client has not read: our GOAWAY with its reason. In an orderly end, data that is still in the
+        transport's buffer after that second is sent before the socket closes.
+        """
+        self._is_over = True
+        self._reader.stop()
+        self._writer.flush()
+        transport = self._writer.transport
+        if transport is not None:
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._loop.call_later(_LINGER_SECONDS, transport.close if is_orderly else transport.abort)
+
+    def _write(self, data: bytes) -> None:
+        """Write control frames, unless GOAWAY was the last frame."""
+        if not self._is_over:
+            self._writer.write(data)

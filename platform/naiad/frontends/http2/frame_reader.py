@@ -1,265 +1,302 @@
-"""The receiving half of a connection: bytes to frames, content of requests to those who want it, within windows.
+"""Bytes to frames. Pure: no socket, no clock, no event loop, no state of streams.
 
-What it costs a request is what counts here: frames are read where they lie. Long DATA is read straight to where its
-receiver wants it.
+`FrameReader.feed` takes bytes as they arrive, cut anywhere, and calls its handler once for each frame. The reader
+checks what a frame alone shows: the preface, lengths, flags, padding, which frame types belong on streams, and that
+nothing interrupts a field block. What depends on the state of a stream is the handler's job.
+
+Three properties make it fast:
+
+* Frames are read where they lie in the received bytes. The handler gets `(data, start, end)`; a whole request that
+  arrives in one read is never copied into a buffer of the reader.
+* An incomplete frame is collected in a bytearray and joined once, when it is complete. A client that sends a frame of
+  1 MiB in small pieces does not make the server copy the beginning again with each piece.
+* DATA longer than 16 KiB is handed on as it arrives, in chunks, and its rest may be read from the socket straight to
+  its
+  destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
+
+The handler is called rather than handed a list of frames because an object for each frame costs more than parsing it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import (
+    ACK,
+    CONTINUATION,
     DATA,
     DEFAULT_FRAME_SIZE,
+    END_HEADERS,
     END_STREAM,
+    GOAWAY,
     HEAD,
     HEAD_SIZE,
     HEADERS,
     MAX_STREAM,
     MAX_WINDOW,
     PADDED,
+    PING,
     PREFACE,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
     WINDOW_UPDATE,
     WINDOW_UPDATE_SIZE,
-    ConnectionProblem,
+    WITH_PRIORITY,
     ErrorCode,
-    StreamProblem,
+    Http2ConnectionError,
+    Http2StreamError,
 )
-from naiad.frontends.http2.limits import Limits
-from naiad.frontends.http2.sender import Sending
-from naiad.frontends.http2.stream import Stream
+from naiad.frontends.http2.limits import Http2Limits
 
-_DIRECT = 1 << 15
-"""What is left of a DATA frame is read straight to its receiver from this size."""
+_FIXED_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: WINDOW_UPDATE_SIZE, PRIORITY: 5}
+"""Payload sizes of frame types that have only one."""
+_STREAM_TYPES = {RST_STREAM, PRIORITY}
+"""Types that need a stream. DATA, HEADERS and WINDOW_UPDATE are checked where they are read."""
+_CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}
+"""Types that must be on stream 0."""
 
 
-class Receiving(Sending):
-    """Takes frames out of what arrives, and content out of DATA frames."""
+class FrameHandler(Protocol):
+    """What is called for each frame. Any callback may raise the two protocol errors of `frames`."""
 
-    def __init__(self, limits: Limits) -> None:
-        super().__init__()
+    def on_preface(self) -> None:
+        """The client's preface is complete, and the head of its first frame is here."""
+
+    def on_other_protocol(self) -> None:
+        """The first bytes are not HTTP/2's preface. Nothing else is called afterwards."""
+
+    def on_headers(self, number: int, block: bytes, ended: bool) -> None:  # noqa: FBT001 - called for each request
+        """A complete field block; CONTINUATION frames are already joined."""
+
+    def on_data(self, number: int, size: int, data: bytes, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - called for each DATA frame, keywords cost more
+        """A DATA frame: its content lies in *data* from *start* to *end*; *size* counts for flow control."""
+
+    def on_data_begin(self, number: int, size: int, ended: bool) -> None:  # noqa: FBT001 - as `on_data`
+        """A long DATA frame of *size* bytes; its content follows by `on_data_chunk`."""
+
+    def on_data_chunk(self, data: bytes, start: int, end: int, is_last: bool) -> None:  # noqa: FBT001 - as `on_data`
+        """More content of the long DATA frame; *is_last* at the end of the frame."""
+
+    def on_window_update(self, number: int, increment: int) -> None:
+        """WINDOW_UPDATE; stream 0 is the connection."""
+
+    def on_reset(self, number: int) -> None:
+        """RST_STREAM."""
+
+    def on_settings(self, payload: bytes) -> None:
+        """SETTINGS."""
+
+    def on_ping(self, payload: bytes, *, is_ack: bool) -> None:
+        """PING, or the acknowledgement of one."""
+
+    def on_ignored_frame(self) -> None:
+        """A frame that needs no reaction: PRIORITY, GOAWAY, an acknowledgement of SETTINGS, an unknown type."""
+
+    def on_stream_error(self, error: Http2StreamError) -> None:
+        """A callback raised an error that ends one stream; reading continues with the next frame."""
+
+
+class FrameReader:
+    """Parses what one peer sends.
+
+    Attributes:
+        data_left: Bytes still to come of a long DATA frame; 0 outside of one.
+    """
+
+    __slots__ = (
+        "_block",
+        "_block_ends_stream",
+        "_block_stream",
+        "_handler",
+        "_has_preface",
+        "_is_stopped",
+        "_limits",
+        "_missing",
+        "_partial",
+        "data_left",
+    )
+
+    def __init__(self, handler: FrameHandler, limits: Http2Limits) -> None:
+        self.data_left = 0
+        self._handler = handler
         self._limits = limits
-        self._is_over = False
-        # What has come of a frame that is not all here, and how many bytes of it have not.
-        self._rest: bytes | bytearray = b""
+        self._has_preface = False
+        self._is_stopped = False
+        # The bytes of an incomplete frame, and at least how many more it needs.
+        self._partial: bytes | bytearray = b""
         self._missing = 0
-        self._read: Callable[[bytes], None] = self._read_preface
-        self._receive_window = limits.window
-        self._last = 0
-        self._early: OrderedDict[int, None] = OrderedDict()
-        # A block of fields that goes on in the next frame: its stream, whether it ends that, its pieces.
-        self._begun: tuple[int, bool, list[bytes]] | None = None
-        # A DATA frame that is not all here.
-        self._data_left = 0
-        self._data_ends = False
-        self._data_stream: Stream | None = None
+        # A field block that CONTINUATION frames continue (section 4.3).
+        self._block: list[bytes] | None = None
+        self._block_stream = 0
+        self._block_ends_stream = False
 
-    # -- frames -------------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """Call nothing any more, also for frames that are already here."""
+        self._is_stopped = True
 
-    def _read_preface(self, data: bytes) -> None:
+    def feed(self, received: bytes | memoryview) -> None:
+        """Parse what arrived. A view is only read during this call.
+
+        Raises:
+            Http2ConnectionError: The peer broke the protocol; the reader must not be fed any more.
+        """
+        if self._is_stopped:
+            return
+        if self._partial:
+            self._missing -= len(received)
+            if self._missing > 0:
+                if isinstance(self._partial, bytes):
+                    self._partial = bytearray(self._partial)
+                self._partial += received
+                return
+            data = b"".join((self._partial, received))
+        else:
+            data = bytes(received)
+        if not self._has_preface:
+            if not self._read_preface(data):
+                return
+            position = len(PREFACE)
+        elif self.data_left:
+            position = self._deliver_data(data, 0)
+        else:
+            position = 0
+        self._read_frames(data, position)
+
+    def on_direct_read(self, size: int) -> None:
+        """Count *size* bytes of a long DATA frame that were read from the socket to their destination."""
+        self.data_left -= size
+        if not self.data_left:
+            self._handler.on_data_chunk(b"", 0, 0, True)
+
+    def _read_preface(self, data: bytes) -> bool:
+        """Check the client's preface (section 3.4): a fixed text, then SETTINGS. False until both have arrived."""
         if not data.startswith(PREFACE[: len(data)]):
-            self._turn_away()
-            return
+            self._is_stopped = True
+            self._handler.on_other_protocol()
+            return False
         if len(data) < len(PREFACE) + HEAD_SIZE:
-            self._rest, self._missing = data, 1
-            return
-        self._greeted()
-        if data[len(PREFACE) + 3] != frames.SETTINGS:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        self._read = self._read_frames
-        self._read(data[len(PREFACE) :])
+            self._partial, self._missing = data, 1
+            return False
+        self._has_preface = True
+        self._handler.on_preface()
+        if data[len(PREFACE) + 3] != SETTINGS:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        return True
 
-    def _read_frames(self, data: bytes) -> None:
-        position, size = 0, len(data)
+    def _read_frames(self, data: bytes, position: int) -> None:
+        handler, size = self._handler, len(data)
         missing = HEAD_SIZE
-        if self._data_left:
-            position = self._more_data(data)
-        while size - position >= HEAD_SIZE and not self._is_over:
+        while size - position >= HEAD_SIZE and not self._is_stopped:
             high, low, kind, flags, number = HEAD.unpack_from(data, position)
             length = high << 8 | low
-            number &= MAX_STREAM
+            number &= MAX_STREAM  # the highest bit is reserved and must be ignored (section 4.1)
             start = position + HEAD_SIZE
             end = start + length
             if length > self._limits.frame_size:
-                raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+                raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             if end > size:
-                if kind == DATA and length > DEFAULT_FRAME_SIZE and not flags & PADDED and self._begun is None:
+                if kind == DATA and length > DEFAULT_FRAME_SIZE and not flags & PADDED and self._block is None:
                     self._begin_data(number, flags, data, start, length)
                     return
                 missing += length
                 break
             try:
-                self._frame(kind, flags, number, data, start, end)
-            except StreamProblem as problem:
-                self._break_off(problem)
+                if self._block is not None:
+                    self._continue_block(kind, flags, number, data[start:end])
+                elif kind == DATA:
+                    if flags & PADDED:
+                        start, content_end = frames.strip_padding(DATA, flags, start, end, data)
+                        handler.on_data(number, length, data, start, content_end, flags & END_STREAM != 0)
+                    else:
+                        handler.on_data(number, length, data, start, end, flags & END_STREAM != 0)
+                elif kind == HEADERS:
+                    self._read_headers(flags, number, data, start, end)
+                elif kind == WINDOW_UPDATE and length == WINDOW_UPDATE_SIZE:
+                    handler.on_window_update(number, int.from_bytes(data[start:end], "big") & MAX_WINDOW)
+                else:
+                    self._read_control(kind, flags, number, data[start:end])
+            except Http2StreamError as error:
+                handler.on_stream_error(error)
             position = end
         if position < size:
-            self._rest = data[position:]
+            self._partial = data[position:]
             self._missing = missing - (size - position)
         else:
-            self._rest = b""
+            self._partial = b""
 
-    def _gather(self, piece: memoryview) -> None:
-        """Take more of a frame: what has come of it is copied once it is all here, however small the pieces are."""
-        self._missing -= len(piece)
-        if self._missing <= 0:
-            self._read(b"".join((self._rest, piece)))
-        elif isinstance(self._rest, bytes):
-            self._rest = bytearray(self._rest) + piece
-        else:
-            self._rest += piece
-
-    def _frame(self, kind: int, flags: int, number: int, data: bytes, start: int, end: int) -> None:
-        if self._begun is not None:
-            self._continue(kind, flags, number, data[start:end])
-        elif kind == DATA:
-            self._data(flags, number, data, start, end)
-        elif kind == HEADERS:
-            self._headers(flags, number, data, start, end)
-        elif kind == WINDOW_UPDATE and end - start == WINDOW_UPDATE_SIZE:
-            self._window_update(number, int.from_bytes(data[start:end], "big") & MAX_WINDOW)
-        else:
-            self._other(kind, flags, number, data[start:end])
-
-    # -- DATA ---------------------------------------------------------------------------------------------------
-
-    def _data(self, flags: int, number: int, data: bytes, start: int, end: int) -> None:
-        stream = self._count(number, end - start)
-        if flags & PADDED:
-            start, end = frames.content(DATA, flags, start, end, data)
-        ended = bool(flags & END_STREAM)
-        if start == end and not ended:
-            self._spend()
-        if stream is not None:
-            self._note(stream, end - start, ended=ended)
-            stream.receiver.received(data, start, end, ended)
+    # -- DATA longer than what is here (section 6.1) ------------------------------------------------------------
 
     def _begin_data(self, number: int, flags: int, data: bytes, start: int, length: int) -> None:
-        """A long DATA frame of which the beginning is here."""
-        self._rest = b""
-        self._data_left = length
-        self._data_ends = bool(flags & END_STREAM)
+        self._partial = b""
+        self.data_left = length
         try:
-            self._data_stream = self._count(number, length)
-            if self._data_stream is not None:
-                self._note(self._data_stream, length, ended=self._data_ends)
-        except StreamProblem as problem:
-            self._data_stream = None
-            self._break_off(problem)
-        self._more_data(data, start)
+            self._handler.on_data_begin(number, length, flags & END_STREAM != 0)
+        except Http2StreamError as error:
+            self._handler.on_stream_error(error)
+        self._deliver_data(data, start)
 
-    def _more_data(self, data: bytes, start: int = 0) -> int:
-        """Deliver more of a DATA frame; return where that is over."""
-        end = start + min(self._data_left, len(data) - start)
-        self._data_left -= end - start
-        stream = self._data_stream
-        if not self._data_left:
-            self._data_stream = None
-        if stream is not None and stream.is_open:
-            stream.receiver.received(data, start, end, self._data_ends and not self._data_left)
+    def _deliver_data(self, data: bytes, start: int) -> int:
+        """Hand on more of a long DATA frame; return where it ends in *data*."""
+        end = start + min(self.data_left, len(data) - start)
+        self.data_left -= end - start
+        self._handler.on_data_chunk(data, start, end, not self.data_left)
         return end
 
-    def _room(self) -> memoryview | None:
-        """Where the receiver of a long DATA frame wants the rest of it."""
-        stream = self._data_stream
-        if self._data_left < _DIRECT or stream is None or not stream.is_open:
-            return None
-        return stream.receiver.room(self._data_left)
+    # -- field blocks (sections 4.3, 6.2, 6.10) -----------------------------------------------------------------
 
-    def _filled(self, size: int) -> None:
-        """More of a DATA frame was read to where it belongs."""
-        stream = self._data_stream
-        if stream is not None and stream.is_open:
-            stream.receiver.filled(size)
-        self._data_left -= size
-        if not self._data_left:
-            self._data_left = 0
-            self._more_data(b"")
+    def _read_headers(self, flags: int, number: int, data: bytes, start: int, end: int) -> None:
+        if not number & 1:  # clients use odd identifiers (section 5.1.1)
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {number}")
+        if flags & (PADDED | WITH_PRIORITY):
+            start, end = frames.strip_padding(HEADERS, flags, start, end, data)
+        if not flags & END_HEADERS:
+            self._block, self._block_stream = [data[start:end]], number
+            self._block_ends_stream = flags & END_STREAM != 0
+            return
+        if end - start > self._limits.block_size:
+            text = f"a field block of {end - start} bytes is too long"
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, text)
+        self._handler.on_headers(number, data[start:end], flags & END_STREAM != 0)
 
-    def _count(self, number: int, size: int) -> Stream | None:
-        """Count content into the windows; None where nobody wants it any more."""
-        self._receive_window -= size
-        if self._receive_window < self._limits.window >> 1:
-            if self._receive_window < 0:
-                raise ConnectionProblem(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
-            self._write(frames.window_update(0, self._limits.window - self._receive_window))
-            self._receive_window = self._limits.window
-        stream = self.streams.get(number)
-        if stream is None:
-            self._check_known(number, "DATA")
-            if number not in self._early:
-                raise StreamProblem(number, ErrorCode.STREAM_CLOSED)
-            return None
-        if stream.is_half_closed:
-            raise StreamProblem(number, ErrorCode.STREAM_CLOSED)
-        stream.receive_window -= size
-        if stream.receive_window < self._limits.stream_window >> 1:
-            if stream.receive_window < 0:
-                raise StreamProblem(number, ErrorCode.FLOW_CONTROL_ERROR)
-            self._replenish(stream)
-        return stream
+    def _continue_block(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        block = self._block
+        assert block is not None
+        if kind != CONTINUATION or number != self._block_stream:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a field block is interrupted by another frame")
+        block.append(payload)
+        limits = self._limits
+        if len(block) > limits.continuations or sum(map(len, block)) > limits.block_size:
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a field block does not end")
+        if flags & END_HEADERS:
+            self._block = None
+            self._handler.on_headers(number, b"".join(block), self._block_ends_stream)
 
-    def _note(self, stream: Stream, size: int, *, ended: bool) -> None:
-        """Hold the content against what the request said about it."""
-        if stream.expected >= 0:
-            if size > stream.expected or (ended and size < stream.expected):
-                raise StreamProblem(stream.number, ErrorCode.PROTOCOL_ERROR)
-            stream.expected -= size
-        if ended:
-            stream.is_half_closed = True
+    # -- all other frames ---------------------------------------------------------------------------------------
 
-    def _replenish(self, stream: Stream) -> None:
-        if not stream.is_held and not stream.is_half_closed:
-            self._write(frames.window_update(stream.number, self._limits.stream_window - stream.receive_window))
-            stream.receive_window = self._limits.stream_window
-
-    def hold(self, stream: Stream, *, is_held: bool) -> None:
-        """Take no more content on a stream than its window lets through, or take it again."""
-        stream.is_held = is_held
-        if not is_held and stream.is_open and stream.receive_window < self._limits.stream_window >> 1:
-            self._replenish(stream)
-
-    def _check_known(self, number: int, name: str) -> None:
-        """End the connection of a client that names a stream it has not opened."""
-        if number > self._last or not number & 1:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"{name} on stream {number}, which is not open")
-
-    # -- for the whole connection -------------------------------------------------------------------------------
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._is_over:  # nothing may follow a GOAWAY that is meant
-            self._put(data)
-
-    def _turn_away(self) -> None:
-        """What came is no preface."""
-        raise NotImplementedError
-
-    def _greeted(self) -> None:
-        """The preface is here."""
-        raise NotImplementedError
-
-    def _headers(self, flags: int, number: int, data: bytes, start: int, end: int) -> None:
-        """A HEADERS frame."""
-        raise NotImplementedError
-
-    def _continue(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """The frame after one with part of a block of fields."""
-        raise NotImplementedError
-
-    def _window_update(self, number: int, size: int) -> None:
-        """The client takes more: of stream *number*, or of all together where that is 0."""
-        raise NotImplementedError
-
-    def _other(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """A frame of any other kind."""
-        raise NotImplementedError
-
-    def _break_off(self, problem: StreamProblem) -> None:
-        """End a stream whose client broke a rule."""
-        raise NotImplementedError
-
-    def _spend(self, count: int = 1) -> None:
-        """Count a frame that brings nothing, or the work of several."""
-        raise NotImplementedError
+    def _read_control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        size, handler = len(payload), self._handler
+        if size != _FIXED_SIZES.get(kind, size) or (kind == GOAWAY and size < frames.GOAWAY_SIZE):
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} with {size} bytes")
+        if (kind in _STREAM_TYPES and not number) or (kind in _CONNECTION_TYPES and number):
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} on stream {number}")
+        if kind == RST_STREAM:
+            handler.on_reset(number)
+        elif kind == PING:
+            handler.on_ping(payload, is_ack=flags & ACK != 0)
+        elif kind == SETTINGS:
+            if not flags & ACK:
+                handler.on_settings(payload)
+            elif payload:
+                text = f"an acknowledgement of SETTINGS with {size} bytes"
+                raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, text)
+            else:
+                handler.on_ignored_frame()
+        elif kind in {PUSH_PROMISE, CONTINUATION}:  # clients never push; no field block is open here
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"an unexpected frame of type {kind}")
+        else:
+            # PRIORITY is deprecated (section 5.3.2), unknown types must be ignored (section 5.5). After GOAWAY the peer
+            # opens no streams, but those that are open complete (section 6.8).
+            handler.on_ignored_frame()

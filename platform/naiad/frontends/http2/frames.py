@@ -1,4 +1,8 @@
-"""Frames of HTTP/2 (RFC 9113): their numbers, how they are built, what can be wrong with them. Pure functions."""
+"""Frames of HTTP/2: constants, builders and the two kinds of protocol errors. Pure functions.
+
+Section numbers in this package are those of RFC 9113, unless another document is named. A frame is a head of nine bytes
+(section 4.1: 24 bits of length, 8 of type, 8 of flags, one reserved bit, 31 bits of stream identifier) and a payload.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ import struct
 from collections.abc import Iterable
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What every client sends first (section 3.4)."""
+"""The first bytes of every client (section 3.4)."""
 
 HEAD = struct.Struct(">HBBBL")
-"""Before each payload: its length in two parts (24 bits), kind, flags, stream."""
+"""A frame's head: its length in two parts (`struct` has no 24-bit integer), type, flags, stream identifier."""
 HEAD_SIZE = 9
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -21,23 +25,27 @@ PADDED = 0x8
 WITH_PRIORITY = 0x20
 
 DEFAULT_FRAME_SIZE = 1 << 14
+"""SETTINGS_MAX_FRAME_SIZE until a peer sets another (section 6.5.2); also the smallest value it may set."""
 MAX_FRAME_SIZE = (1 << 24) - 1
 DEFAULT_WINDOW = (1 << 16) - 1
+"""Both windows of a new connection, until SETTINGS or WINDOW_UPDATE change them (section 6.9.2)."""
 MAX_WINDOW = (1 << 31) - 1
+"""No window may exceed this (section 6.9.1)."""
 MAX_STREAM = (1 << 31) - 1
 
 WINDOW_UPDATE_SIZE = 4
 GOAWAY_SIZE = 8
-"""At least: words may follow."""
-_MOST_WORDS = 500
-"""A frame of them shall be one that any peer takes, and what is wrong may repeat what the peer has sent."""
+"""The smallest payload of GOAWAY; debug data may follow."""
+_MAX_DEBUG_DATA = 500
+"""Bytes of debug data in GOAWAY. Error texts of hpack can repeat what the peer sent, up to a whole field block; the
+frame has to fit into the smallest SETTINGS_MAX_FRAME_SIZE."""
 _PRIORITY_SIZE = 5
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a stream or a connection ends (section 7)."""
+    """Error codes of RST_STREAM and GOAWAY (section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -56,7 +64,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Setting(enum.IntEnum):
-    """Parameters of a connection (section 6.5.2)."""
+    """Identifiers of settings (section 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -66,12 +74,12 @@ class Setting(enum.IntEnum):
     MAX_HEADER_LIST_SIZE = 6
 
 
-class ConnectionProblem(Exception):  # noqa: N818 - it is the peer's error, not ours
-    """The peer broke the rules in a way that ends the connection.
+class Http2ConnectionError(Exception):
+    """The peer broke the protocol; the connection ends with GOAWAY (section 5.4.1).
 
     Attributes:
-        code: Which rules.
-        text: How, for whoever debugs the peer.
+        code: The error code of the GOAWAY.
+        text: Its debug data, for the developer of the peer.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -80,12 +88,12 @@ class ConnectionProblem(Exception):  # noqa: N818 - it is the peer's error, not 
         self.text = text
 
 
-class StreamProblem(Exception):  # noqa: N818
-    """The peer broke the rules in a way that ends one stream.
+class Http2StreamError(Exception):
+    """The peer broke the protocol on one stream; the stream ends with RST_STREAM, the connection stays (section 5.4.2).
 
     Attributes:
-        stream: Its number.
-        code: Which rules.
+        stream: The stream's identifier.
+        code: The error code of the RST_STREAM.
     """
 
     def __init__(self, stream: int, code: ErrorCode) -> None:
@@ -95,7 +103,7 @@ class StreamProblem(Exception):  # noqa: N818
 
 
 def head(kind: int, flags: int, stream: int, size: int) -> bytes:
-    """What stands before a payload of *size* bytes."""
+    """The head of a frame with a payload of *size* bytes."""
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream)
 
 
@@ -104,12 +112,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return head(kind, flags, stream, len(payload)) + payload
 
 
-def headers(stream: int, block: bytes, *, ends: bool, most: int = DEFAULT_FRAME_SIZE) -> bytes:
-    """The frames of a block of fields: HEADERS, and CONTINUATION as far as frames of *most* bytes are too short."""
+def headers(stream: int, block: bytes, *, ends: bool, max_frame_size: int = DEFAULT_FRAME_SIZE) -> bytes:
+    """The frames of a field block: HEADERS, then CONTINUATION where the block exceeds *max_frame_size* bytes."""
     flags = END_STREAM if ends else 0
-    if len(block) <= most:
+    if len(block) <= max_frame_size:
         return frame(HEADERS, flags | END_HEADERS, stream, block)
-    pieces = [block[start : start + most] for start in range(0, len(block), most)]
+    pieces = [block[start : start + max_frame_size] for start in range(0, len(block), max_frame_size)]
     frames = [frame(HEADERS, flags, stream, pieces[0])]
     frames += [frame(CONTINUATION, 0, stream, piece) for piece in pieces[1:-1]]
     frames.append(frame(CONTINUATION, END_HEADERS, stream, pieces[-1]))
@@ -129,47 +137,47 @@ def settings(values: Iterable[tuple[Setting, int]]) -> bytes:
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
-def ping(payload: bytes, *, is_answer: bool = False) -> bytes:
-    """PING, or the answer to one."""
-    return frame(PING, ACK if is_answer else 0, 0, payload)
+def ping(payload: bytes, *, is_ack: bool = False) -> bytes:
+    """PING, or its acknowledgement."""
+    return frame(PING, ACK if is_ack else 0, 0, payload)
 
 
 def go_away(last: int, code: ErrorCode, text: str = "") -> bytes:
-    """GOAWAY: streams up to *last* were or will be looked at."""
-    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + text.encode()[:_MOST_WORDS])
+    """GOAWAY: requests on streams above *last* were not processed and may be sent again (section 6.8)."""
+    return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(code) + text.encode()[:_MAX_DEBUG_DATA])
 
 
-def window_update(stream: int, size: int) -> bytes:
-    """WINDOW_UPDATE; of the connection where the stream is 0."""
-    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(size))
+def window_update(stream: int, increment: int) -> bytes:
+    """WINDOW_UPDATE; stream 0 means the connection's window."""
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(increment))
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The numbers and values of SETTINGS.
+    """The identifiers and values of a SETTINGS frame, in its order.
 
     Raises:
-        ConnectionProblem: If the payload has a wrong length.
+        Http2ConnectionError: The payload's length is not a multiple of six.
     """
     if len(payload) % _SETTING.size:
-        raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
     return list(_SETTING.iter_unpack(payload))
 
 
-def content(kind: int, flags: int, payload_start: int, payload_end: int, data: bytes) -> tuple[int, int]:
-    """Where the content of a DATA or HEADERS frame lies, without padding and priority.
+def strip_padding(kind: int, flags: int, start: int, end: int, data: bytes) -> tuple[int, int]:
+    """The bounds of a DATA or HEADERS payload within *data*, without padding and priority (sections 6.1, 6.2).
 
     Raises:
-        ConnectionProblem: If there is less in the frame than its flags say.
+        Http2ConnectionError: The payload is shorter than its flags require.
     """
-    start, end = payload_start, payload_end
+    content_start, content_end = start, end
     if flags & PADDED:
-        start += 1
+        content_start += 1
     if kind == HEADERS and flags & WITH_PRIORITY:
-        start += _PRIORITY_SIZE
-    if start > end:
-        raise ConnectionProblem(ErrorCode.FRAME_SIZE_ERROR, "a frame without what its flags say that it has")
+        content_start += _PRIORITY_SIZE
+    if content_start > content_end:
+        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a payload shorter than its flags require")
     if flags & PADDED:
-        end -= data[payload_start]
-        if start > end:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-    return start, end
+        content_end -= data[start]
+        if content_start > content_end:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "padding longer than the payload")
+    return content_start, content_end

@@ -1,39 +1,44 @@
-"""How long a connection lives: silence, pings, age, and its orderly end (RFC 9113, 6.7, 6.8; gRPC's A8, A9)."""
+"""How long a connection lives: keepalive pings, the client's pings, maximum age, graceful shutdown.
+
+The rules are gRPC's (its proposals A8 and A9), with its defaults; frames and their order are RFC 9113's (6.7, 6.8).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.frontends.http2.frames import ErrorCode
 
-_KEEPALIVE = b"naiad\0ka"
-_DRAIN = b"naiad\0go"
-_DRAIN_SECONDS = 5.0
-"""How long the answer to the ping of an orderly end is waited for."""
+_KEEPALIVE_PAYLOAD = b"naiad\0ka"
+_SHUTDOWN_PAYLOAD = b"naiad\0go"
+"""Payloads of our two kinds of pings: their acknowledgements repeat them."""
+_SHUTDOWN_PING_SECONDS = 5.0
+"""How long a graceful shutdown waits for the acknowledgement of its ping."""
 _IDLE_PING_INTERVAL = 7200.0
-"""Seconds between pings of a client without calls, unless these are permitted: gRPC's own figure."""
-_AGE_SPREAD = 0.1
-"""The part of the greatest age by which it differs between connections, so that not all end at once."""
+"""Seconds that a client without calls must leave between pings, unless the settings permit more: gRPC's own figure."""
+_AGE_JITTER = 0.1
+"""Maximum ages differ by up to this fraction between connections, so that they do not all end, and reconnect, at
+once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lifetimes:
-    """Times are seconds.
+class KeepaliveSettings:
+    """When connections are pinged and closed. Times are in seconds.
 
     Attributes:
         keepalive_time: Silence after which the client is pinged.
-        keepalive_timeout: How long its answer is waited for.
-        keepalive_without_calls: Whether it is pinged while no call is running.
-        max_pings_without_data: Pings sent without data between them; 0 for any number.
-        min_ping_interval: Pings of the client that come faster, with no data sent to it meanwhile, are strikes.
-        max_ping_strikes: Strikes after which it is sent away; 0 for any number.
-        max_age: Age at which the connection is closed.
-        max_age_grace: How long calls may go on then.
+        keepalive_timeout: How long the acknowledgement may take before the connection is aborted.
+        keepalive_without_calls: Whether a client without calls is pinged, and may itself ping as often as others.
+        max_pings_without_data: Pings sent without data in between; 0 for no limit.
+        min_ping_interval: A client's ping that follows the last one faster, with no data sent in between, is a strike.
+        max_ping_strikes: Strikes after which the connection ends with ENHANCE_YOUR_CALM; 0 for no limit.
+        max_age: Age at which a graceful shutdown begins.
+        max_age_grace: How long calls may then continue before the connection is aborted.
     """
 
     keepalive_time: float = 7200.0
@@ -46,141 +51,178 @@ class Lifetimes:
     max_age_grace: float = math.inf
 
 
-class Living(Protocol):
-    """A connection, as far as its life is concerned."""
+class KeptConnection(Protocol):
+    """What keepalive and shutdown need of a connection."""
 
-    sends: int
+    @property
+    def has_preface(self) -> bool:
+        """Whether the client has sent HTTP/2's preface."""
+
+    @property
+    def sent_count(self) -> int:
+        """How many field sections and pieces of data were sent."""
 
     @property
     def open_streams(self) -> Collection[int]:
-        """Streams that are being answered."""
+        """Identifiers of open streams."""
 
     def ping(self, payload: bytes) -> None:
         """Send a ping."""
 
-    def announce_end(self, *, is_final: bool) -> None:
-        """Tell the client to open no more streams; finally, that none it opened since will be answered."""
+    def announce_shutdown(self, *, is_final: bool) -> None:
+        """Send a GOAWAY with NO_ERROR; a final one names the last stream that is processed."""
 
-    def give_up(self, code: ErrorCode, text: str) -> None:
-        """End the connection, and say why."""
+    def fail(self, code: ErrorCode, text: str) -> None:
+        """End the connection with GOAWAY."""
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection without GOAWAY."""
 
 
-class Lifespan:
-    """Watches over one connection.
+class Keepalive:
+    """Pings a silent client, aborts the connection if it stays silent, and polices the client's own pings.
 
     Attributes:
-        heard: When something came from the client last.
-        is_draining: Whether the connection ends once its streams do.
+        last_read: When bytes last arrived, by the loop's clock.
     """
 
-    def __init__(self, owner: Living, lifetimes: Lifetimes, loop: asyncio.AbstractEventLoop) -> None:
-        self.heard = loop.time()
-        self.is_draining = False
-        self._owner = owner
-        self._lifetimes = lifetimes
+    def __init__(
+        self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.last_read = loop.time()
+        self._connection = connection
+        self._settings = settings
         self._loop = loop
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        # Our pings.
         self._pings_without_data = 0
-        self._sends_at_keepalive = -1
+        self._sent_at_last_keepalive = -1
+        # The client's pings.
         self._strikes = 0
         self._last_ping = -math.inf
-        self._sends_at_ping = -1
+        self._sent_at_last_ping = -1
 
-    def begin(self, handshake_seconds: float) -> None:
-        """The client has connected."""
-        self._later("handshake", handshake_seconds, self._owner.abort)
-        age = self._lifetimes.max_age
-        if age < math.inf:
-            self._later("age", age * random.uniform(1 - _AGE_SPREAD, 1 + _AGE_SPREAD), self._aged)
+    def start(self) -> None:
+        """Watch the connection."""
+        if self._settings.keepalive_time < math.inf:
+            self._silence_timer = self._loop.call_later(self._settings.keepalive_time, self._check_silence)
 
-    def greeted(self) -> None:
-        """The client has said what it speaks."""
-        self._cancel("handshake")
-        if self._lifetimes.keepalive_time < math.inf:
-            self._later("keepalive", self._lifetimes.keepalive_time, self._look)
+    def stop(self) -> None:
+        """Cancel all timers."""
+        for timer in (self._silence_timer, self._ack_timer):
+            if timer is not None:
+                timer.cancel()
+        self._silence_timer = self._ack_timer = None
 
-    def end(self) -> None:
-        """The connection is gone."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+    def on_ping(self) -> None:
+        """Count a ping of the client. Ends the connection of a client that pings too often ("too_many_pings").
 
-    def drain(self) -> None:
-        """End the connection in order: no new streams, but those that the client has opened meanwhile."""
-        if self.is_draining:
-            return
-        self.is_draining = True
-        if "handshake" in self._timers:  # nothing was asked, and nothing said
-            self._owner.abort()
-            return
-        self._owner.announce_end(is_final=False)
-        self._owner.ping(_DRAIN)
-        self._later("drain", _DRAIN_SECONDS, self._drained)
-
-    def pinged(self) -> None:
-        """Count a ping of the client.
-
-        Raises nothing: it ends the connection of a client that pings too often.
+        Data that we sent since the last ping forgives all strikes: pings around real traffic are not abuse.
         """
-        if self._owner.sends != self._sends_at_ping:
+        connection, settings = self._connection, self._settings
+        if connection.sent_count != self._sent_at_last_ping:
             self._strikes = 0
             self._last_ping = -math.inf
-            self._sends_at_ping = self._owner.sends
+            self._sent_at_last_ping = connection.sent_count
         now = self._loop.time()
-        idle = not self._owner.open_streams and not self._lifetimes.keepalive_without_calls
-        interval = _IDLE_PING_INTERVAL if idle else self._lifetimes.min_ping_interval
-        if now < self._last_ping + interval:
-            self._strikes += 1
-            if 0 < self._lifetimes.max_ping_strikes < self._strikes:
-                self._owner.give_up(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
-                return
-        else:
+        is_idle = not connection.open_streams and not settings.keepalive_without_calls
+        interval = _IDLE_PING_INTERVAL if is_idle else settings.min_ping_interval
+        if now >= self._last_ping + interval:
             self._last_ping = now
-
-    def answered(self, payload: bytes) -> None:
-        """The client has answered a ping."""
-        if payload == _KEEPALIVE:
-            self._cancel("answer")
-        elif payload == _DRAIN and "drain" in self._timers:
-            self._drained()
-
-    def _drained(self) -> None:
-        self._cancel("drain")
-        self._owner.announce_end(is_final=True)
-
-    def _aged(self) -> None:
-        self.drain()
-        if self._lifetimes.max_age_grace < math.inf:
-            self._later("grace", self._lifetimes.max_age_grace, self._owner.abort)
-
-    def _look(self) -> None:
-        """Ping a client that has been silent for long enough."""
-        lifetimes = self._lifetimes
-        due = self.heard + lifetimes.keepalive_time - self._loop.time()
-        if due > 0:
-            self._later("keepalive", due, self._look)
             return
-        self._later("keepalive", lifetimes.keepalive_time, self._look)
-        if not self._owner.open_streams and not lifetimes.keepalive_without_calls:
+        self._strikes += 1
+        if 0 < settings.max_ping_strikes < self._strikes:
+            connection.fail(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """The client acknowledged a ping."""
+        if payload == _KEEPALIVE_PAYLOAD and self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+
+    def _check_silence(self) -> None:
+        """Ping a client that has been silent for long enough; look again when it may have been."""
+        settings, connection = self._settings, self._connection
+        remaining = self.last_read + settings.keepalive_time - self._loop.time()
+        if remaining > 0:
+            # Reads only note their time: moving a timer with each read would cost every request.
+            self._silence_timer = self._loop.call_later(remaining, self._check_silence)
             return
-        if self._owner.sends != self._sends_at_keepalive:
-            self._sends_at_keepalive = self._owner.sends
+        self._silence_timer = self._loop.call_later(settings.keepalive_time, self._check_silence)
+        if not connection.open_streams and not settings.keepalive_without_calls:
+            return
+        if connection.sent_count != self._sent_at_last_keepalive:
+            self._sent_at_last_keepalive = connection.sent_count
             self._pings_without_data = 0
-        if 0 < lifetimes.max_pings_without_data <= self._pings_without_data:
+        if 0 < settings.max_pings_without_data <= self._pings_without_data:
             return
         self._pings_without_data += 1
-        self._owner.ping(_KEEPALIVE)
-        if "answer" not in self._timers and lifetimes.keepalive_timeout < math.inf:
-            self._later("answer", lifetimes.keepalive_timeout, self._owner.abort)
+        connection.ping(_KEEPALIVE_PAYLOAD)
+        if self._ack_timer is None and settings.keepalive_timeout < math.inf:
+            self._ack_timer = self._loop.call_later(settings.keepalive_timeout, connection.abort)
 
-    def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        self._cancel(name)
-        self._timers[name] = self._loop.call_later(seconds, call)
 
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+class GracefulShutdown:
+    """Ends a connection so that no request is lost (section 6.8).
+
+    1. GOAWAY with the greatest possible stream identifier: the client should open no more streams here.
+    2. A ping. Its acknowledgement proves that the client has seen the GOAWAY; streams that it opened before are here.
+    3. GOAWAY with the last stream that arrived. Later ones are refused, and the client may send them elsewhere.
+    4. The connection closes when its last stream ends.
+
+    Attributes:
+        has_begun: Whether the connection closes with its last stream.
+    """
+
+    def __init__(
+        self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.has_begun = False
+        self._connection = connection
+        self._settings = settings
+        self._loop = loop
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Schedule the shutdown at the connection's maximum age."""
+        if self._settings.max_age < math.inf:
+            age = self._settings.max_age * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
+            self._age_timer = self._loop.call_later(age, self._on_max_age)
+
+    def stop(self) -> None:
+        """Cancel all timers."""
+        for timer in (self._age_timer, self._ack_timer):
+            if timer is not None:
+                timer.cancel()
+        self._age_timer = self._ack_timer = None
+
+    def begin(self) -> None:
+        """Begin the shutdown, unless it has begun."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        if not self._connection.has_preface:  # no request was sent, and no frame may precede our SETTINGS
+            self._connection.abort()
+            return
+        self._connection.announce_shutdown(is_final=False)
+        self._connection.ping(_SHUTDOWN_PAYLOAD)
+        self._ack_timer = self._loop.call_later(_SHUTDOWN_PING_SECONDS, self._announce_last_stream)
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """The client acknowledged a ping."""
+        if payload == _SHUTDOWN_PAYLOAD and self._ack_timer is not None:
+            self._announce_last_stream()
+
+    def _announce_last_stream(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        self._connection.announce_shutdown(is_final=True)
+
+    def _on_max_age(self) -> None:
+        self._age_timer = None
+        self.begin()
+        if self._settings.max_age_grace < math.inf:
+            self._age_timer = self._loop.call_later(self._settings.max_age_grace, self._connection.abort)

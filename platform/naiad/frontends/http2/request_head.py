@@ -1,4 +1,4 @@
-"""The fields of a request, checked as RFC 9113 (8.2, 8.3) asks for."""
+"""The fields of a request, validated as sections 8.2 and 8.3 require."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from naiad.frontends.http2.field_blocks import Fields
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_WRONG_IN_VALUES = re.compile(rb"[\0\r\n]")
-_OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
-_PSEUDO = (b":method", b":scheme", b":path", b":authority")
-_REQUIRED = _PSEUDO[:3]
-_ADDED_TO_EACH = 32
-_LENGTH = re.compile(rb"[0-9]{1,18}")
+"""A field's name: a token without upper case (section 8.2.1)."""
+_FORBIDDEN_IN_VALUES = re.compile(rb"[\0\r\n]")
+_CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
+"""Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2)."""
+_PSEUDO_FIELDS = (b":method", b":scheme", b":path", b":authority")
+_REQUIRED_PSEUDO_FIELDS = _PSEUDO_FIELDS[:3]
+_FIELD_OVERHEAD = 32
+"""Bytes that each field adds to the size of a field section (section 6.5.2, SETTINGS_MAX_HEADER_LIST_SIZE)."""
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+"""Bounded: Python refuses to convert numbers of more than 4,300 digits."""
 
 
-class MalformedError(ValueError):
-    """Fields that are no request."""
+class InvalidFieldsError(ValueError):
+    """Fields that make a request malformed (section 8.1.1). It ends their stream alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,10 @@ class RequestHead:
 
     Attributes:
         method: Such as `POST`.
-        path: Its path.
-        fields: All but those above and their like.
-        content_length: The length that its content is said to have; -1 where nothing is said.
-        size: Bytes of all fields as limits count them.
+        path: The value of `:path`.
+        fields: All fields but the pseudo-fields, in their order.
+        content_length: The value of `content-length`; -1 without one.
+        size: Bytes of all fields, plus 32 for each, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
     """
 
     method: bytes
@@ -39,43 +43,43 @@ class RequestHead:
     size: int
 
 
-def request_head(fields: Fields) -> RequestHead:
-    """The request that fields are.
+def parse_request_head(fields: Fields) -> RequestHead:
+    """The request that fields describe.
 
     Raises:
-        MalformedError: If they are none.
+        InvalidFieldsError: The request is malformed.
     """
     pseudo: dict[bytes, bytes] = {}
     count = 0
     for name, value in fields:
         if not name.startswith(b":"):
             break
-        if name not in _PSEUDO or name in pseudo:
-            raise MalformedError(f"{name!r} is unknown, or given twice")
+        if name not in _PSEUDO_FIELDS or name in pseudo:
+            raise InvalidFieldsError(f"pseudo-field {name!r} is unknown or repeated")
         pseudo[name] = value
         count += 1
-    if any(not pseudo.get(name) for name in _REQUIRED):
-        raise MalformedError("a request needs :method, :scheme and :path")
-    rest = fields[count:]
+    if any(not pseudo.get(name) for name in _REQUIRED_PSEUDO_FIELDS):
+        raise InvalidFieldsError("a request needs :method, :scheme and :path")
+    rest = fields[count:]  # a pseudo-field behind other fields fails as an invalid name
     length = check_fields(rest)
-    size = sum([len(name) + len(value) + _ADDED_TO_EACH for name, value in fields])
+    size = sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in fields])
     return RequestHead(pseudo[b":method"], pseudo[b":path"], rest, length, size)
 
 
 def check_fields(fields: Fields) -> int:
-    """Check fields that follow those with a colon, or trailers; return what they say about the content's length.
+    """Check ordinary fields or trailers; return the value of `content-length`, or -1.
 
     Raises:
-        MalformedError: If one must not be there.
+        InvalidFieldsError: A field is malformed or forbidden.
     """
     length = -1
     for name, value in fields:
-        if _NAME.fullmatch(name) is None or name in _OF_CONNECTIONS:
-            raise MalformedError(f"{name!r} is no name of a field")
-        if _WRONG_IN_VALUES.search(value) is not None or (name == b"te" and value.lower() != b"trailers"):
-            raise MalformedError(f"{name!r} has a value it must not have")
+        if _NAME.fullmatch(name) is None or name in _CONNECTION_FIELDS:
+            raise InvalidFieldsError(f"invalid field name {name!r}")
+        if _FORBIDDEN_IN_VALUES.search(value) is not None or (name == b"te" and value.lower() != b"trailers"):
+            raise InvalidFieldsError(f"invalid value of field {name!r}")
         if name == b"content-length":
-            if _LENGTH.fullmatch(value) is None or length not in {-1, int(value)}:
-                raise MalformedError("content-length is no length")
+            if _CONTENT_LENGTH.fullmatch(value) is None or length not in {-1, int(value)}:
+                raise InvalidFieldsError("invalid content-length")
             length = int(value)
     return length

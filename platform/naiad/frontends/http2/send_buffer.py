@@ -1,4 +1,4 @@
-"""What a stream has to send and may not yet: cut into frames as windows open. Pure."""
+"""DATA that a stream may not send yet, cut into frames as its window opens. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from naiad.frontends.http2.frames import DATA, head
 Buffer = bytes | bytearray | memoryview
 
 
-class Outbox:
-    """Bytes in order, with marks of where messages end.
+class SendBuffer:
+    """A stream's unsent bytes, in order, with markers where messages end.
+
+    Parts of messages are kept as views and cut by slicing views, so tensors are not copied.
 
     Attributes:
         size: Bytes in it.
@@ -20,14 +22,14 @@ class Outbox:
     __slots__ = ("_parts", "size")
 
     def __init__(self) -> None:
-        self._parts: deque[memoryview | _Mark] = deque()
+        self._parts: deque[memoryview | _Marker] = deque()
         self.size = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def put(self, parts: Iterable[Buffer], mark: object = None) -> None:
-        """Add a message; *mark* is given back once it is taken, unless it is None."""
+    def put(self, parts: Iterable[Buffer], marker: object = None) -> None:
+        """Append a message. *marker* is returned by `take` with the message's last byte, unless it is None."""
         for part in parts:
             view = memoryview(part)
             if not view.nbytes:
@@ -36,42 +38,49 @@ class Outbox:
                 view = view.cast("B")
             self._parts.append(view)
             self.size += len(view)
-        if mark is not None:
-            self._parts.append(_Mark(mark))
+        if marker is not None:
+            self._parts.append(_Marker(marker))
 
-    def take(self, stream: int, most: int, frame_size: int) -> tuple[list[Buffer], int, list[object]]:
-        """At most *most* bytes in frames of at most *frame_size*, how many they are, and marks of what is over."""
-        frames: list[Buffer] = []
-        marks: list[object] = []
+    def take(self, stream: int, max_size: int, frame_size: int) -> tuple[list[Buffer], int, list[object]]:
+        """Remove at most *max_size* bytes.
+
+        Returns:
+            Pieces of DATA frames with payloads of at most *frame_size*, their payload bytes together, and the markers
+            of the messages that end in them.
+        """
+        pieces: list[Buffer] = []
+        markers: list[object] = []
         taken = 0
         while self._parts:
-            if isinstance(self._parts[0], _Mark):
-                marks.append(self._parts.popleft().value)  # type: ignore[union-attr] # just looked
+            part = self._parts[0]
+            if isinstance(part, _Marker):
+                markers.append(part.value)
+                self._parts.popleft()
                 continue
-            size = min(most - taken, frame_size, self.size)
+            size = min(max_size - taken, frame_size, self.size)
             if size <= 0:
                 break
-            frames.append(head(DATA, 0, stream, size))
-            self._cut(size, frames, marks)
+            pieces.append(head(DATA, 0, stream, size))
+            self._take_payload(size, pieces, markers)
             taken += size
-        return frames, taken, marks
+        return pieces, taken, markers
 
-    def _cut(self, size: int, frames: list[Buffer], marks: list[object]) -> None:
+    def _take_payload(self, size: int, pieces: list[Buffer], markers: list[object]) -> None:
         self.size -= size
         while size:
             part = self._parts.popleft()
-            if isinstance(part, _Mark):
-                marks.append(part.value)
+            if isinstance(part, _Marker):
+                markers.append(part.value)
                 continue
             if len(part) > size:
-                frames.append(part[:size])
+                pieces.append(part[:size])
                 self._parts.appendleft(part[size:])
                 return
-            frames.append(part)
+            pieces.append(part)
             size -= len(part)
 
 
-class _Mark:
+class _Marker:
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:

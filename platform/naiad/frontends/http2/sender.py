@@ -1,76 +1,131 @@
-"""The sending half of a connection: answers of many streams, as far as windows and the socket take them."""
+"""The sending half of a connection: responses of many streams to one socket.
+
+Three things can hold a message back: the connection's window and the stream's window (`flow_control.py`), and a
+transport whose buffer is full. What is held back waits in its stream's `SendBuffer`. Streams with unsent data queue
+here and take turns of 256 KiB, so that one long response does not delay all others.
+
+Each call of `transport.write` is a system call, which costs as much as making a short response. So `FrameWriter`
+collects what is written in one turn of the event loop and writes it at the end of that turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.field_blocks import Fields, FieldWriter
-from naiad.frontends.http2.frames import (
-    DATA,
-    DEFAULT_WINDOW,
-    END_HEADERS,
-    END_STREAM,
-    HEAD,
-    HEADERS,
-    MAX_WINDOW,
-    ConnectionProblem,
-    ErrorCode,
-    StreamProblem,
-)
-from naiad.frontends.http2.send_buffer import Buffer, Outbox
+from naiad.frontends.http2.field_blocks import FieldBlockEncoder, Fields
+from naiad.frontends.http2.flow_control import SendFlow
+from naiad.frontends.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HEADERS
+from naiad.frontends.http2.send_buffer import Buffer, SendBuffer
 from naiad.frontends.http2.settings import PeerSettings
 from naiad.frontends.http2.stream import Stream
 
-_JOINED = 1 << 16
-"""Messages up to this are written as one buffer with what is around them; so are the frames of one turn."""
-_TURN = 1 << 18
-"""Bytes that a stream may send before it is the next one's turn."""
+_JOIN_LIMIT = 1 << 16
+"""Messages of up to this many bytes are joined with the frames around them; beyond it the copy costs more than it
+saves."""
+_TURN_SIZE = 1 << 18
+"""Bytes that a stream may send before the next one in the queue."""
 
 
-class Sending:
-    """Sends what streams have; what cannot be sent now waits, and each stream has its turn.
+class FrameWriter:
+    """Writes frames to a transport, those of one turn of the event loop together.
 
     Attributes:
-        streams: Open streams by number.
-        sends: How often fields or data were sent.
+        transport: The transport; None before the connection is made and after it is lost, when writes do nothing.
+        is_paused: Whether the transport's buffer is full.
     """
 
-    def __init__(self) -> None:
-        self.streams: dict[int, Stream] = {}
-        self.sends = 0
-        self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
-        # Frames of this turn of the loop, which go together at its end.
-        self._held: list[bytes] = []
-        self._held_size = 0
+    __slots__ = ("_loop", "_pending", "_pending_size", "is_paused", "transport")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.is_paused = False
+        self._loop = loop
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+
+    def write(self, data: bytes) -> None:
+        """Write frames now, unless earlier ones wait for the end of the turn."""
+        if self._pending:
+            self.write_later(data)
+        elif self.transport is not None:
+            self.transport.write(data)
+
+    def write_later(self, data: bytes) -> None:
+        """Write frames at the end of this turn of the loop."""
+        if not self._pending:
+            self._loop.call_soon(self.flush)
+        self._pending.append(data)
+        self._pending_size += len(data)
+        if self._pending_size > _JOIN_LIMIT:
+            self.flush()
+
+    def write_parts(self, parts: Sequence[Buffer]) -> None:
+        """Write long parts now, without joining them, behind what waits."""
+        self.flush()
+        if self.transport is not None:
+            self.transport.writelines(parts)
+
+    def flush(self) -> None:
+        """Write what waits for the end of the turn."""
+        pending, self._pending = self._pending, []
+        self._pending_size = 0
+        if pending and self.transport is not None:
+            self.transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+
+
+class Sender:
+    """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`.
+
+    Attributes:
+        flow: What may be sent.
+        count: How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
+    """
+
+    def __init__(
+        self, writer: FrameWriter, streams: Mapping[int, Stream], on_response_sent: Callable[[Stream], None]
+    ) -> None:
+        """A sender for one connection.
+
+        Args:
+            writer: Where frames go.
+            streams: The connection's open streams; only read.
+            on_response_sent: Called with a stream whose response has been handed to the transport completely.
+        """
+        self.flow = SendFlow()
+        self.count = 0
+        self._writer = writer
+        self._streams = streams
+        self._on_response_sent = on_response_sent
         self._peer = PeerSettings()
-        self._writer = FieldWriter()
-        self._window = DEFAULT_WINDOW
-        self._turns: deque[Stream] = deque()
-        self._is_blocked = False
-        self._is_pumping = False
+        self._encoder = FieldBlockEncoder()
+        self._queue: deque[Stream] = deque()
+        self._is_sending = False
 
-    # -- for streams ----------------------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------------------------
 
-    def respond(self, stream: Stream, fields: Fields, parts: Sequence[Buffer], size: int, trailers: Fields) -> None:
-        """Send a whole answer, all of whose fields are constant."""
+    def send_response(
+        self, stream: Stream, fields: Fields, parts: Sequence[Buffer], size: int, trailers: Fields
+    ) -> None:
+        """Send a whole response, all of whose fields are constant.
+
+        The usual case: the message fits into one frame and into both windows. Then HEADERS, DATA and trailers are made
+        and written at once, without a `SendBuffer`.
+        """
         if not stream.is_open:
             return
-        transport = self._transport
-        fits = size <= self._window and size <= stream.send_window and size <= self._peer.frame_size
-        if not fits or self._is_blocked or transport is None:
-            self.start(stream, fields, is_constant=True, ends=False)
-            self.send(stream, parts, size, None)
-            self.finish(stream, trailers, is_constant=True)
+        writer = self._writer
+        if writer.is_paused or size > self._peer.frame_size or not self.flow.try_consume(stream, size):
+            self.send_headers(stream, fields, is_constant=True, ends=False)
+            self.send_data(stream, parts, size, None)
+            self.send_trailers(stream, trailers, is_constant=True)
             return
         number = stream.number
-        self._window -= size
-        self.sends += 1
-        first = self._writer.constant(fields)
-        last = self._writer.constant(trailers)
+        self.count += 1
+        first = self._encoder.encode_constant(fields)
+        last = self._encoder.encode_constant(trailers)
         pieces = [
             HEAD.pack(0, len(first), HEADERS, END_HEADERS, number)
             + first
@@ -79,183 +134,128 @@ class Sending:
             HEAD.pack(0, len(last), HEADERS, END_HEADERS | END_STREAM, number),
             last,
         ]
-        if size > _JOINED:
-            self._flush()
-            transport.writelines(pieces)
-        elif len(self.streams) == 1:  # no other answer can come with it
-            self._put(b"".join(pieces))
+        if size > _JOIN_LIMIT:
+            writer.write_parts(pieces)
+        elif len(self._streams) == 1:  # no other response can join this one: write it without a detour over the loop
+            writer.write(b"".join(pieces))
         else:
-            self._put_soon(b"".join(pieces))
-        self._done(stream)
+            writer.write_later(b"".join(pieces))
+        self._on_response_sent(stream)
 
-    def start(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
-        """Send fields, the first of an answer or the last."""
-        if not stream.is_open or self._transport is None:
-            return
-        self.sends += 1
-        block = self._writer.constant(fields) if is_constant else self._writer.once(fields)
-        self._put(frames.headers(stream.number, block, ends=ends, most=self._peer.frame_size))
-        if ends:
-            self._done(stream)
-
-    def send(self, stream: Stream, parts: Sequence[Buffer], size: int, mark: object) -> None:
-        """Send a message, at once if that may be; tell the receiver when it has left where there is a mark."""
+    def send_headers(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
+        """Send a field section: the first of a response, or its trailers, which end it."""
         if not stream.is_open:
             return
-        fits = size <= self._window and size <= stream.send_window and size <= self._peer.frame_size
-        if fits and size <= _JOINED and not stream.outbox and not self._is_blocked and self._transport is not None:
-            self._window -= size
-            stream.send_window -= size
-            self.sends += 1
-            self._put_soon(b"".join([HEAD.pack(size >> 8, size & 255, DATA, 0, stream.number), *parts]))
-            if mark is not None:
-                stream.receiver.left(mark)
+        self.count += 1
+        encoder = self._encoder
+        block = encoder.encode_constant(fields) if is_constant else encoder.encode_once(fields)
+        self._writer.write(frames.headers(stream.number, block, ends=ends, max_frame_size=self._peer.frame_size))
+        if ends:
+            self._on_response_sent(stream)
+
+    def send_data(self, stream: Stream, parts: Sequence[Buffer], size: int, marker: object) -> None:
+        """Send a message, or queue what may not be sent yet."""
+        if not stream.is_open:
             return
-        if stream.outbox is None:
-            stream.outbox = Outbox()
-        stream.outbox.put(parts, mark)
-        self._queue(stream)
-        self._pump()
+        if (
+            size <= _JOIN_LIMIT
+            and size <= self._peer.frame_size
+            and not stream.unsent_data
+            and not self._writer.is_paused
+            and self.flow.try_consume(stream, size)
+        ):
+            self.count += 1
+            self._writer.write_later(b"".join([HEAD.pack(size >> 8, size & 255, DATA, 0, stream.number), *parts]))
+            if marker is not None:
+                stream.handler.on_sent(marker)
+            return
+        if stream.unsent_data is None:
+            stream.unsent_data = SendBuffer()
+        stream.unsent_data.put(parts, marker)
+        self._enqueue(stream)
+        self.send_queued()
 
-    def finish(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
-        """Send trailers once all messages are sent."""
-        if not stream.outbox:
-            self.start(stream, trailers, is_constant=is_constant, ends=True)
+    def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
+        """End the response, behind all messages that flow control still holds back."""
+        if not stream.unsent_data:
+            self.send_headers(stream, trailers, is_constant=is_constant, ends=True)
         else:
-            stream.trailers = trailers, is_constant
+            stream.unsent_trailers = trailers, is_constant
 
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Break a stream off."""
-        if self._transport is not None:
-            self._put(frames.reset(stream.number, code))
-        self._forget(stream, is_reset=True)
+    # -- what opens windows -------------------------------------------------------------------------------------
 
-    # -- windows, turns -------------------------------------------------------------------------------------------
+    def apply_settings(self, payload: bytes) -> bool:
+        """Apply the peer's SETTINGS; return whether the windows of open streams moved.
 
-    def _queue(self, stream: Stream) -> None:
+        Nothing is sent: the caller first acknowledges the SETTINGS, then calls `send_queued`. Clients apply new windows
+        when they see the acknowledgement and end a connection that uses them earlier.
+        """
+        self._peer.apply(payload)
+        self._encoder.on_table_size(self._peer.table_size)
+        if not self.flow.change_initial_window(self._peer.initial_window, self._streams.values()):
+            return False
+        for stream in self._streams.values():
+            if stream.unsent_data and stream.send_window > 0:
+                self._enqueue(stream)
+        return True
+
+    def on_window_update(self, increment: int) -> None:
+        """The peer opened the connection's window."""
+        self.flow.on_window_update(increment)
+        if self._queue:
+            self.send_queued()
+
+    def on_stream_window_update(self, stream: Stream, increment: int) -> None:
+        """The peer opened a stream's window."""
+        self.flow.on_stream_window_update(stream, increment)
+        if stream.unsent_data and stream.send_window > 0:
+            self._enqueue(stream)
+            self.send_queued()
+
+    # -- turns --------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, stream: Stream) -> None:
         if not stream.is_queued:
             stream.is_queued = True
-            self._turns.append(stream)
+            self._queue.append(stream)
 
-    def _pump(self) -> None:
-        """Send what waits, as far as that may be: a loop, which calls from within it leave to it."""
-        if self._is_pumping:
+    def send_queued(self) -> None:
+        """Send what is queued, as far as that may be.
+
+        Handlers called from within the loop may send more. Such a nested call returns at once: the loop that runs
+        already takes what it has queued.
+        """
+        if self._is_sending:
             return
-        self._is_pumping = True
+        self._is_sending = True
         try:
-            while self._turns and not self._is_blocked and self._transport is not None:
-                stream = self._turns.popleft()
+            while self._queue and not self._writer.is_paused:
+                stream = self._queue.popleft()
                 stream.is_queued = False
-                if stream.is_open and stream.outbox and not self._turn_of(stream, self._transport):
+                if stream.is_open and stream.unsent_data and not self._take_turn(stream, stream.unsent_data):
                     break
         finally:
-            self._is_pumping = False
+            self._is_sending = False
 
-    def _turn_of(self, stream: Stream, transport: asyncio.Transport) -> bool:
-        """Send something of a stream; False where nothing may be sent on any."""
-        assert stream.outbox is not None
-        most = min(self._window, stream.send_window, _TURN)
-        made, size, marks = stream.outbox.take(stream.number, most, self._peer.frame_size)
-        if made:
-            self.sends += 1
-            self._window -= size
-            stream.send_window -= size
-            if size <= _JOINED:
-                self._put_soon(b"".join(made))
+    def _take_turn(self, stream: Stream, unsent: SendBuffer) -> bool:
+        """Send some data of a stream; False where the connection's window is used up."""
+        allowed = min(self.flow.available(stream), _TURN_SIZE)
+        pieces, size, markers = unsent.take(stream.number, allowed, self._peer.frame_size)
+        if pieces:
+            self.count += 1
+            self.flow.consume(stream, size)
+            if size <= _JOIN_LIMIT:
+                self._writer.write_later(b"".join(pieces))
             else:
-                self._flush()
-                transport.writelines(made)
-        if stream.outbox:
-            # Without a window of its own it waits for that, and not for its turn.
+                self._writer.write_parts(pieces)
+        if unsent:
+            # A stream whose own window is empty waits for a WINDOW_UPDATE rather than for its turn.
             if stream.send_window > 0:
-                self._queue(stream)
-        elif stream.trailers is not None:
-            fields, is_constant = stream.trailers
-            self.start(stream, fields, is_constant=is_constant, ends=True)
-        for mark in marks:
+                self._enqueue(stream)
+        elif stream.unsent_trailers is not None:
+            fields, is_constant = stream.unsent_trailers
+            self.send_headers(stream, fields, is_constant=is_constant, ends=True)
+        for marker in markers:
             if stream.is_open:
-                stream.receiver.left(mark)
-        return self._window > 0
-
-    def _opened(self, size: int) -> None:
-        """The peer takes more on all streams."""
-        if not size:
-            raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-        self._window += size
-        if self._window > MAX_WINDOW:
-            raise ConnectionProblem(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection is too large")
-        if self._turns:
-            self._pump()
-
-    def _opened_stream(self, stream: Stream, size: int) -> None:
-        """The peer takes more on one stream."""
-        if not size:
-            raise StreamProblem(stream.number, ErrorCode.PROTOCOL_ERROR)
-        stream.send_window += size
-        if stream.send_window > MAX_WINDOW:
-            raise StreamProblem(stream.number, ErrorCode.FLOW_CONTROL_ERROR)
-        if stream.outbox and stream.send_window > 0:
-            self._queue(stream)
-            self._pump()
-
-    def _peer_set(self, payload: bytes) -> None:
-        """The peer has set something: windows of open streams move with their first size."""
-        before = self._peer.window
-        self._peer.apply(payload)
-        self._writer.resize(self._peer.table_size)
-        change = self._peer.window - before
-        if not change:
-            return
-        for stream in self.streams.values():
-            stream.send_window += change
-            if stream.send_window > MAX_WINDOW:
-                raise ConnectionProblem(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large")
-            if stream.outbox and stream.send_window > 0:
-                self._queue(stream)
-
-    # -- the socket -----------------------------------------------------------------------------------------------
-
-    def _put(self, data: bytes) -> None:
-        """Write frames, behind those that wait for the end of the turn."""
-        if self._held:
-            self._put_soon(data)
-        elif self._transport is not None:
-            self._transport.write(data)
-
-    def _put_soon(self, data: bytes) -> None:
-        """Write frames with all others of this turn of the loop: each write costs as much as making a short answer."""
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
-        self._held_size += len(data)
-        if self._held_size > _JOINED:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Write what waits for the end of the turn."""
-        held, self._held = self._held, []
-        self._held_size = 0
-        if held and self._transport is not None:
-            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
-
-    def pause_writing(self) -> None:
-        """The client does not read."""
-        self._is_blocked = True
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self._is_blocked = False
-        self._pump()
-
-    # -- the end of streams ---------------------------------------------------------------------------------------
-
-    def _done(self, stream: Stream) -> None:
-        """The answer is sent. A client that still sends its request is told that nobody listens (RFC 9113, 8.1)."""
-        if stream.is_half_closed:
-            self._forget(stream, is_reset=False)
-        else:
-            self.reset(stream, ErrorCode.NO_ERROR)
-
-    def _forget(self, stream: Stream, *, is_reset: bool) -> None:
-        """A stream is over."""
-        raise NotImplementedError
+                stream.handler.on_sent(marker)
+        return self.flow.window > 0

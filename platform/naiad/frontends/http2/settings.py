@@ -1,53 +1,70 @@
-"""What the peer has set, checked."""
+"""SETTINGS of both ends (section 6.5): what the peer has set, and what the server announces."""
 
 from __future__ import annotations
 
+from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
     DEFAULT_WINDOW,
     MAX_FRAME_SIZE,
     MAX_WINDOW,
-    ConnectionProblem,
     ErrorCode,
+    Http2ConnectionError,
     Setting,
     read_settings,
 )
+from naiad.frontends.http2.limits import Http2Limits
 
 DEFAULT_TABLE_SIZE = 4096
+"""Bytes of HPACK's dynamic table, until a peer sets another size."""
 
 
 class PeerSettings:
-    """The peer's settings, as far as they concern a server that pushes nothing.
+    """The peer's settings, as far as they concern a server that never pushes.
 
     Attributes:
-        table_size: Bytes of fields that it remembers.
-        frame_size: The longest payload it takes.
-        window: Bytes it takes at first on each stream.
+        table_size: Bytes of the peer's dynamic table (HPACK, RFC 7541).
+        frame_size: The longest payload that the peer accepts.
+        initial_window: The send window of a new stream.
     """
 
-    __slots__ = ("frame_size", "table_size", "window")
+    __slots__ = ("frame_size", "initial_window", "table_size")
 
     def __init__(self) -> None:
         self.table_size = DEFAULT_TABLE_SIZE
         self.frame_size = DEFAULT_FRAME_SIZE
-        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
 
     def apply(self, payload: bytes) -> None:
-        """Take over a SETTINGS frame.
+        """Apply the payload of a SETTINGS frame. Unknown settings are ignored (section 6.5.2).
 
         Raises:
-            ConnectionProblem: If a value is none that may be set.
+            Http2ConnectionError: A value is out of its range.
         """
         for key, value in read_settings(payload):
             if key == Setting.HEADER_TABLE_SIZE:
                 self.table_size = value
             elif key == Setting.ENABLE_PUSH and value > 1:
-                raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
+                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
             elif key == Setting.INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
-                    raise ConnectionProblem(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
-                self.window = value
+                    raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
+                self.initial_window = value
             elif key == Setting.MAX_FRAME_SIZE:
                 if not DEFAULT_FRAME_SIZE <= value <= MAX_FRAME_SIZE:
-                    raise ConnectionProblem(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
+                    raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
                 self.frame_size = value
+
+
+def server_preface(limits: Http2Limits) -> bytes:
+    """The server's first frames: its SETTINGS, and a WINDOW_UPDATE that enlarges the connection's window.
+
+    SETTINGS_INITIAL_WINDOW_SIZE changes the windows of streams alone (section 6.9.2), hence the second frame.
+    """
+    own = (
+        (Setting.MAX_CONCURRENT_STREAMS, limits.streams),
+        (Setting.INITIAL_WINDOW_SIZE, limits.stream_window),
+        (Setting.MAX_FRAME_SIZE, limits.frame_size),
+        (Setting.MAX_HEADER_LIST_SIZE, limits.fields_size),
+    )
+    return frames.settings(own) + frames.window_update(0, limits.window - DEFAULT_WINDOW)

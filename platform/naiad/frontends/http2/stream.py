@@ -1,4 +1,4 @@
-"""One stream: a request, its answer, the windows of both."""
+"""One stream: a request and its response, with the two windows of flow control."""
 
 from __future__ import annotations
 
@@ -6,133 +6,164 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from naiad.frontends.http2.field_blocks import Fields
-from naiad.frontends.http2.frames import ErrorCode
-from naiad.frontends.http2.send_buffer import Buffer, Outbox
+from naiad.frontends.http2.frames import ErrorCode, Http2StreamError
+from naiad.frontends.http2.send_buffer import Buffer, SendBuffer
 
 
-class Receiver(Protocol):
-    """Whoever answers the request of a stream."""
+class StreamHandler(Protocol):
+    """What handles the request of one stream. The connection calls it."""
 
-    def received(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - called for each frame
-        """Take the content from *start* to *end* of *data*; *ended* where it was the last."""
+    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - called for each frame, keywords cost more
+        """Content of the request lies in *data* from *start* to *end*; *ended* with the last of it."""
 
-    def room(self, size: int) -> memoryview | None:
-        """Where at most *size* bytes of content may be read to without a copy; None where they cannot."""
+    def get_buffer(self, size: int) -> memoryview | None:
+        """A buffer into which up to *size* bytes of content may be read from the socket; None if there is none."""
 
-    def filled(self, size: int) -> None:
-        """Take content that was read to `room`."""
+    def buffer_updated(self, size: int) -> None:
+        """*size* bytes of content were read into that buffer."""
 
-    def left(self, mark: object) -> None:
-        """Note that a message with a mark is in the system's hands."""
+    def on_sent(self, marker: object) -> None:
+        """A message with a marker was handed to the transport."""
 
-    def cancelled(self) -> None:
-        """Note that the client does not want the answer any more, or is gone. Nothing is called after this."""
-
-
-class Answers(Protocol):
-    """What a stream asks of its connection."""
-
-    def start(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
-        """Send fields, the first of an answer or the last."""
-
-    def send(self, stream: Stream, parts: Sequence[Buffer], size: int, mark: object) -> None:
-        """Send a message."""
-
-    def finish(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
-        """Send trailers once all messages are sent."""
-
-    def respond(self, stream: Stream, fields: Fields, parts: Sequence[Buffer], size: int, trailers: Fields) -> None:
-        """Send a whole answer, all of whose fields are constant."""
-
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Break a stream off."""
-
-    def hold(self, stream: Stream, *, is_held: bool) -> None:
-        """Take no more content on a stream than its window lets through, or take it again."""
+    def on_cancel(self) -> None:
+        """The client reset the stream or disconnected. Nothing else is called afterwards."""
 
 
-class _Nobody:
-    """The receiver of a stream that has none yet, or no more."""
+class ResponseSender(Protocol):
+    """How a handler sends its response. Calls on a stream that has ended do nothing."""
 
-    def received(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001
-        """Drop it."""
+    def send_headers(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
+        """Send a field section: the first of a response, or its trailers, which end it."""
 
-    def room(self, size: int) -> memoryview | None:  # noqa: ARG002
-        """Nowhere."""
+    def send_data(self, stream: Stream, parts: Sequence[Buffer], size: int, marker: object) -> None:
+        """Send a message of *size* bytes; `on_sent` gets the marker once it has left, unless that is None."""
+
+    def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
+        """End the response, behind all messages that flow control still holds back."""
+
+    def send_response(
+        self, stream: Stream, fields: Fields, parts: Sequence[Buffer], size: int, trailers: Fields
+    ) -> None:
+        """Send a whole response, all of whose fields are constant."""
+
+
+class StreamController(Protocol):
+    """How a handler controls its stream apart from the response."""
+
+    def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
+        """End the stream with RST_STREAM."""
+
+    def pause_stream(self, stream: Stream) -> None:
+        """Do not open the stream's window any more: its client can send what the window holds, then blocks."""
+
+    def resume_stream(self, stream: Stream) -> None:
+        """Open the stream's window again."""
+
+
+class _NoHandler:
+    """Handles a stream that has no handler yet, or no longer. It discards everything."""
+
+    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
+        pass
+
+    def get_buffer(self, size: int) -> memoryview | None:  # noqa: ARG002 - see `StreamHandler`
         return None
 
-    def filled(self, size: int) -> None:
-        """Drop it."""
+    def buffer_updated(self, size: int) -> None:
+        pass
 
-    def left(self, mark: object) -> None:
-        """Not of interest."""
+    def on_sent(self, marker: object) -> None:
+        pass
 
-    def cancelled(self) -> None:
-        """Not of interest."""
+    def on_cancel(self) -> None:
+        pass
 
 
-_NOBODY = _Nobody()
+_NO_HANDLER = _NoHandler()
 
 
 class Stream:
-    """The state of a stream; what is sent goes through its connection.
+    """The state of a stream.
 
     Attributes:
-        number: Its number.
-        connection: What it is part of.
-        receiver: Who answers.
-        send_window: Bytes that the peer takes on it.
-        receive_window: Bytes that the peer may send on it.
-        is_half_closed: Whether the request is whole.
-        is_open: Whether an answer may still be sent.
-        is_held: Whether its window shall not be opened further.
-        expected: Bytes of content still to come as the request said; negative where it said nothing.
-        outbox: What waits to be sent.
-        trailers: The fields that follow it, and whether they are constant.
-        is_queued: Whether it waits for its turn to send.
+        number: The stream's identifier.
+        controller: Its connection, for what is not part of the response.
+        sender: What sends its response.
+        handler: What handles its request.
+        send_window: Bytes of DATA that the peer accepts on it.
+        receive_window: Bytes of DATA that the peer may send on it.
+        is_half_closed: Whether the request is complete ("half-closed (remote)", section 5.1).
+        is_open: Whether a response may still be sent.
+        is_paused: Whether its receive window is not opened again.
+        is_queued: Whether it is in the sender's queue.
+        content_left: Bytes of content that `content-length` announced and that have not arrived; -1 without one.
+        unsent_data: Messages that flow control holds back.
+        unsent_trailers: The trailers behind them, and whether these are constant.
     """
 
     __slots__ = (
-        "connection",
-        "expected",
+        "content_left",
+        "controller",
+        "handler",
         "is_half_closed",
-        "is_held",
         "is_open",
+        "is_paused",
         "is_queued",
         "number",
-        "outbox",
         "receive_window",
-        "receiver",
         "send_window",
-        "trailers",
+        "sender",
+        "unsent_data",
+        "unsent_trailers",
     )
 
-    def __init__(self, number: int, connection: Answers, send_window: int, receive_window: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        controller: StreamController,
+        sender: ResponseSender,
+        send_window: int,
+        receive_window: int,
+        content_length: int = -1,
+    ) -> None:
         self.number = number
-        self.connection = connection
-        self.receiver: Receiver = _NOBODY
+        self.controller = controller
+        self.sender = sender
+        self.handler: StreamHandler = _NO_HANDLER
         self.send_window = send_window
         self.receive_window = receive_window
         self.is_half_closed = False
         self.is_open = True
-        self.is_held = False
+        self.is_paused = False
         self.is_queued = False
-        self.expected = -1
-        self.outbox: Outbox | None = None
-        self.trailers: tuple[Fields, bool] | None = None
+        self.content_left = content_length
+        self.unsent_data: SendBuffer | None = None
+        self.unsent_trailers: tuple[Fields, bool] | None = None
 
     def __repr__(self) -> str:
-        waiting = self.outbox.size if self.outbox is not None else 0
-        return f"<Stream #{self.number} {'open' if self.is_open else 'closed'} unsent={waiting}>"
-
-    def close(self) -> None:
-        """Let go of all that belongs to it, the receiver too: the two know each other."""
-        self.is_open = False
-        self.outbox = None
-        self.trailers = None
-        self.receiver = _NOBODY
+        return f"<Stream #{self.number} {'open' if self.is_open else 'closed'} unsent={self.unsent}>"
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait to be sent."""
-        return self.outbox.size if self.outbox is not None else 0
+        """Bytes of messages that flow control holds back."""
+        return self.unsent_data.size if self.unsent_data is not None else 0
+
+    def count_content(self, size: int, *, ended: bool) -> None:
+        """Compare content with `content-length`, and note the end of the request.
+
+        Raises:
+            Http2StreamError: The content is longer or shorter than announced (section 8.1.1).
+        """
+        if self.content_left >= 0:
+            if size > self.content_left or (ended and size < self.content_left):
+                raise Http2StreamError(self.number, ErrorCode.PROTOCOL_ERROR)
+            self.content_left -= size
+        if ended:
+            self.is_half_closed = True
+
+    def close(self) -> None:
+        """Release everything, also the handler: the two refer to each other, a cycle for the garbage collector."""
+        self.is_open = False
+        self.unsent_data = None
+        self.unsent_trailers = None
+        self.handler = _NO_HANDLER

@@ -1,4 +1,4 @@
-"""Metadata, configuration, statistics and repository messages from the engine's values. Pure functions."""
+"""Messages of all methods but inference: the engine's values to responses, requests to arguments. Pure functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
 
 
 def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
-    """What a model takes and gives."""
+    """Versions, inputs and outputs of a model."""
     return pb.ModelMetadataResponse(
         name=metadata.name,
         versions=metadata.versions,
@@ -44,7 +44,7 @@ def _tensor(tensor: TensorMetadata) -> pb.ModelMetadataResponse.TensorMetadata:
 
 
 def model_config(config: Mapping[str, Any]) -> pb.ModelConfigResponse:
-    """A configuration from its JSON form."""
+    """A model's configuration, from its JSON form."""
     response = pb.ModelConfigResponse()
     json_format.ParseDict(dict(config), response.config)
     return response
@@ -82,7 +82,7 @@ def _duration(duration: Duration) -> pb.StatisticDuration:
 
 
 def repository_index(entries: Sequence[IndexEntry]) -> pb.RepositoryIndexResponse:
-    """All models with their states."""
+    """Models with their states."""
     response = pb.RepositoryIndexResponse()
     for entry in entries:
         state = entry.state.value if entry.state is not None else ""
@@ -108,7 +108,7 @@ def load_parameters(request: pb.RepositoryModelLoadRequest) -> dict[str, str | b
 
 
 def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
-    """Whether an unload takes the models along that an ensemble depends on; other parameters are ignored."""
+    """Whether the models that an ensemble depends on are unloaded with it. Other parameters are ignored."""
     if "unload_dependents" not in request.parameters:
         return False
     parameter = request.parameters["unload_dependents"]
@@ -118,7 +118,7 @@ def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
 
 
 def regions(found: Sequence[Region]) -> pb.SystemSharedMemoryStatusResponse:
-    """Registered regions, by name."""
+    """Registered shared memory regions, by name."""
     response = pb.SystemSharedMemoryStatusResponse()
     for region in found:
         entry = response.regions[region.name]

@@ -1,8 +1,9 @@
-"""ModelStreamInfer: requests in, messages out, without a transport.
+"""ModelStreamInfer without the transport: request messages in, response messages out.
 
-Messages of a stream are independent requests. Errors go in band and the stream stays open; a request's last response
-is marked. Responses of models that answer exactly once leave in the order of the requests; those of decoupled models
-leave as they come (SRV src/grpc/stream_infer_handler.cc).
+The messages of a stream are independent requests. An error is a response with `error_message`; the stream stays open,
+unless the client asks for `triton_grpc_error`. Each response says whether it is the last of its request
+(`triton_final_response`). Responses of models that respond exactly once are sent in the order of the requests; those of
+decoupled models are sent as they come (SRV src/grpc/stream_infer_handler.cc).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Mapping
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.grpc.gate import Gate
-from naiad.frontends.kserve_grpc import request_codec as codec
+from naiad.frontends.grpc.gate import AdmissionGate
+from naiad.frontends.kserve_grpc import request_codec, response_codec
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tracing.tracer import NO_HEADERS
@@ -22,48 +23,49 @@ from naiad.protocol.inference import InferRequest, InferResponse
 
 
 class InferStream:
-    """One stream. The transport calls `feed` and `end_of_requests`, and sends what `outgoing` holds.
+    """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds.
 
     Attributes:
-        outgoing: Messages to send, the oldest first, with the ticket of a request that may have many (else None). The
-            transport takes them out and calls `sent` with that ticket when they have left.
-        failure: Set where an error has ended the stream (only where errors shall do that).
+        outgoing: Messages to send, oldest first, each with its request's ticket where that may have many responses,
+            else None. The transport removes them, and calls `on_sent` with the ticket once a message has left.
+        failure: The error that ended the stream, where errors do that.
     """
 
     def __init__(
         self,
         engine: EngineDoor,
-        gate: Gate,
-        wake: Callable[[], None],
+        gate: AdmissionGate,
+        on_change: Callable[[], None],
         extensions: Extensions | None = None,
         prepare: Callable[[InferRequest], None] | None = None,
         *,
         headers: Mapping[str, str] = NO_HEADERS,
         errors_end_stream: bool = False,
     ) -> None:
-        """Make a stream.
+        """A stream without requests.
 
         Args:
-            engine: Who answers.
-            gate: Counts the requests, and refuses new ones while the server stops.
-            wake: Called when there is something for the transport to do.
-            extensions: What is shared with other frontends.
-            prepare: Called with each request before the engine gets it.
-            headers: Those that say to which trace the requests belong.
+            engine: Handles the requests.
+            gate: Counts them, and rejects new ones while the server stops.
+            on_change: Called when `outgoing`, `failure` or `is_finished` may have changed.
+            extensions: State shared with other frontends.
+            prepare: Called with each request before it is submitted.
+            headers: Those that name the trace which the requests belong to.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
         self.outgoing: deque[tuple[bytes, int | None]] = deque()
         self.failure: NaiadError | None = None
         self._engine = engine
         self._gate = gate
-        self._wake = wake
+        self._on_change = on_change
         self._errors_end_stream = errors_end_stream
         extensions = extensions or Extensions()
         self._regions = extensions.regions
         self._tracer = extensions.tracer
         self._prepare = prepare
         self._headers = headers
-        self._requests_ended = False
+        self._has_all_requests = False
+        # Requests of models that respond once, in their order, until their responses are in `outgoing`.
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
 
@@ -72,58 +74,58 @@ class InferStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for the engine or the transport."""
+        """Whether no request is in flight and no message is left to send."""
         return not self._in_flight and not self.outgoing
 
     @property
     def pending(self) -> int:
-        """How many requests have responses to come, or to go out behind those of earlier ones."""
+        """How many requests still have responses to send."""
         return max(len(self._in_flight), len(self._in_order))
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last message of the last request is taken."""
-        return self._requests_ended and self.is_idle
+        """Whether the last message of the last request has been taken from `outgoing`."""
+        return self._has_all_requests and self.is_idle
 
     def feed(self, data: bytes) -> None:
-        """Take one message of the client."""
+        """Submit the request that one message of the client holds."""
         if self.failure is not None:
             return
         request: _StreamedRequest | None = None
         try:
-            message = codec.parse(data)
+            message = request_codec.parse(data)
             request = _StreamedRequest(self, message.body)
             self._submit(request, message)
         except NaiadError as error:
-            if request is None:  # not even an id to answer to
+            if request is None:  # the message is malformed: the error has no id
                 request = _StreamedRequest(self, ModelInferRequest())
-            self._refuse(request, error)
+            self._reject(request, error)
 
-    def sent(self, ticket: int | None) -> None:
-        """Note that a message has left for the client: its model is held back while too many wait."""
+    def on_sent(self, ticket: int | None) -> None:
+        """A message has left for the client. A model with too many unsent responses is held back until then."""
         if ticket is not None:
             self._engine.confirm_sent(ticket)
 
-    def end_of_requests(self) -> None:
-        """Note that the client has sent its last message."""
-        self._requests_ended = True
-        self._wake()
+    def end_requests(self) -> None:
+        """The client has sent its last message."""
+        self._has_all_requests = True
+        self._on_change()
 
     def cancel(self) -> None:
-        """Take back what is in flight; nothing more goes out."""
+        """Cancel all requests; their responses are discarded."""
         in_flight, self._in_flight = self._in_flight, set()
         self._in_order.clear()
         for request in in_flight:
-            request.ended = True
+            request.is_complete = True
             self._gate.leave()
             if request.ticket is not None:
                 self._engine.cancel(request.ticket)
 
-    def _submit(self, request: _StreamedRequest, message: codec.InferMessage) -> None:
-        self._gate.check()
-        version = codec.parse_version(message.body.model_version)
-        request.decoupled = self._engine.is_decoupled(message.body.model_name, version)
-        infer_request, request.enable_empty_final, request.requested = codec.decode_request(
+    def _submit(self, request: _StreamedRequest, message: request_codec.InferMessage) -> None:
+        self._gate.check_open()
+        version = request_codec.parse_version(message.body.model_version)
+        request.is_decoupled = self._engine.is_decoupled(message.body.model_name, version)
+        infer_request, request.enable_empty_final, request.requested = request_codec.decode_request(
             message, version, self._regions
         )
         if request.requested is not None:
@@ -132,8 +134,8 @@ class InferStream:
             request.requested.set_model(metadata, config)
         if self._prepare is not None:
             self._prepare(infer_request)
-        # In the queue before the engine has it: it may answer before `submit` returns.
-        if not request.decoupled:
+        # Queued before it is submitted: the engine may respond before `submit` returns.
+        if not request.is_decoupled:
             self._in_order.append(request)
         self._in_flight.add(request)
         self._gate.enter()
@@ -143,86 +145,98 @@ class InferStream:
             else:
                 request.ticket = self._engine.submit(infer_request, request)
         except Exception:
-            self.end(request)
+            self.on_request_end(request)
             raise
-        if self.failure is not None:  # the model answered with an error before there was a ticket to cancel
+        if self.failure is not None:  # the model failed within `submit`, when there was no ticket to cancel yet
             self._engine.cancel(request.ticket)
 
-    def _refuse(self, request: _StreamedRequest, error: NaiadError) -> None:
-        """Answer a request that never reached the model."""
+    def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:
+        """Respond with an error to a request that was not submitted."""
         if self._errors_end_stream:
             self.fail(error)
             return
-        answer = codec.encode_stream_error(error.message, request.body, final=None)
-        if request.decoupled:
-            self.send(answer, None)
+        response = response_codec.encode_stream_error(error.message, request.body, final=None)
+        if request.is_decoupled:
+            self.send(response, None)
             return
-        request.ended = True
-        request.ready.append(answer)
+        request.is_complete = True
+        request.responses.append(response)
         if not self._in_order or self._in_order[-1] is not request:
             self._in_order.append(request)
-        self.flush()
+        self.send_completed()
 
-    def error(self, request: _StreamedRequest, error: NaiadError, *, final: bool) -> bytes | None:
-        """The message for an error of the model; None where it ends the stream instead."""
+    # -- for the requests ---------------------------------------------------------------------------------------
+
+    def encode_error(self, request: _StreamedRequest, error: NaiadError, *, final: bool) -> bytes | None:
+        """The message for an error of the model; None where the error ends the stream instead."""
         if self._errors_end_stream:
             self.fail(error)
             return None
-        return codec.encode_stream_error(error.message, request.body, final=final)
+        return response_codec.encode_stream_error(error.message, request.body, final=final)
 
     def fail(self, error: NaiadError) -> None:
         """End the stream with a status."""
         if self.failure is None:
             self.failure = error
             self.cancel()
-            self._wake()
+            self._on_change()
 
     def send(self, message: bytes, ticket: int | None) -> None:
-        """Send a message now."""
+        """Send a message without regard to the order of requests."""
         self.outgoing.append((message, ticket))
-        self._wake()
+        self._on_change()
 
-    def end(self, request: _StreamedRequest) -> None:
-        """Note that a request has its last response."""
+    def on_request_end(self, request: _StreamedRequest) -> None:
+        """A request has its last response, or was not accepted."""
         if request in self._in_flight:
             self._in_flight.remove(request)
             self._gate.leave()
-        self._wake()
+        self._on_change()
 
-    def flush(self) -> None:
-        """Send the messages of requests that have ended and wait for no earlier one."""
-        while self._in_order and self._in_order[0].ended:
-            self.outgoing.extend((message, None) for message in self._in_order.popleft().ready)
-        self._wake()
+    def send_completed(self) -> None:
+        """Send the responses of complete requests, up to the first that is not."""
+        while self._in_order and self._in_order[0].is_complete:
+            self.outgoing.extend((message, None) for message in self._in_order.popleft().responses)
+        self._on_change()
 
 
 class _StreamedRequest:
-    """One request of a stream and the sink of its responses."""
+    """One request of a stream, and the sink of its responses."""
 
-    __slots__ = ("_last", "_stream", "body", "decoupled", "enable_empty_final", "ended", "ready", "requested", "ticket")
+    __slots__ = (
+        "_last",
+        "_stream",
+        "body",
+        "enable_empty_final",
+        "is_complete",
+        "is_decoupled",
+        "requested",
+        "responses",
+        "ticket",
+    )
 
     def __init__(self, stream: InferStream, body: ModelInferRequest) -> None:
         self.body = body
-        self.decoupled = False
+        self.is_decoupled = False
         self.enable_empty_final = False
-        self.ended = False
+        self.is_complete = False
         self.ticket: int | None = None
-        self.ready: list[bytes] = []
+        self.responses: list[bytes] = []
         self.requested: RequestedOutputs | None = None
         self._stream = stream
         self._last: InferResponse | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Take a response or the end."""
-        if self.ended:  # cancelled
+        """Accept a response from the engine; *final* with the last one, or with None after it."""
+        if self.is_complete:  # cancelled
             return
-        self.ended = final
-        if self.decoupled:
+        self.is_complete = final
+        if self.is_decoupled:
             self._send_now(response, final=final)
         else:
             self._send_in_order(response, final=final)
         if final:
-            self._stream.end(self)
+            self._stream.on_request_end(self)
 
     def _send_now(self, response: InferResponse | None, *, final: bool) -> None:
         if response is not None:
@@ -230,26 +244,26 @@ class _StreamedRequest:
             if message is not None:
                 self._stream.send(message, self.ticket)
         elif final and self.enable_empty_final:
-            self._stream.send(codec.encode_empty_final(self.body), None)
+            self._stream.send(response_codec.encode_empty_final(self.body), None)
 
     def _send_in_order(self, response: InferResponse | None, *, final: bool) -> None:
-        # The mark belongs on the last response, even if the end comes separately: keep one back.
+        # The last response carries the mark, even if the end comes after it: one response is kept back.
         if response is not None:
-            self._take_last(final=False)
+            self._encode_last(final=False)
             self._last = response
         if final:
-            self._take_last(final=True)
-            self._stream.flush()
+            self._encode_last(final=True)
+            self._stream.send_completed()
 
-    def _take_last(self, *, final: bool) -> None:
+    def _encode_last(self, *, final: bool) -> None:
         if self._last is not None:
             message = self._encode(self._last, final=final)
             if message is not None:
-                self.ready.append(message)
+                self.responses.append(message)
             self._last = None
 
     def _encode(self, response: InferResponse, *, final: bool) -> bytes | None:
         try:
-            return codec.encode_streamed(response, self.requested, final=final)
+            return response_codec.encode_streamed(response, self.requested, final=final)
         except NaiadError as error:
-            return self._stream.error(self, error, final=final)
+            return self._stream.encode_error(self, error, final=final)

@@ -1,4 +1,4 @@
-"""Request parameters: the reserved ones into fields of the request, the others on to the model."""
+"""Parameters of requests and responses. Reserved ones set fields of the request, all others are passed to the model."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from naiad.frontends.kserve_grpc.service_pb2 import InferParameter
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
-"""The one `triton_` parameter that a client may set: on a stream, send an end mark of its own."""
+"""The only `triton_` parameter that clients may set: whether a stream sends a separate end mark."""
 
 FINAL_RESPONSE = "triton_final_response"
-"""The parameter that marks every response on a stream as the last of its request or not."""
+"""The parameter of each streamed response that says whether it is the last of its request."""
 
 _UINT64 = (1 << 64) - 1
 _INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(slots=True)
-class RequestParameters:
-    """The parameters of one request, sorted.
+class GrpcRequestParameters:
+    """The parameters of one request.
 
     Attributes:
-        correlation_id: See `InferRequest`, as for the next three.
+        correlation_id: `sequence_id`.
         flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level.
         timeout_us: Timeout in microseconds.
-        enable_empty_final: Whether a stream answers an end without a response with a message.
-        for_model: What is left.
+        enable_empty_final: Whether a stream sends a message for an end without a response.
+        for_model: All other parameters.
     """
 
     correlation_id: int | str = 0
@@ -41,9 +41,9 @@ class RequestParameters:
     for_model: dict[str, Parameter] = field(default_factory=dict)
 
 
-def decode(parameters: Mapping[str, InferParameter]) -> RequestParameters:
-    """Sort the parameters of a request; raises `InvalidRequestError` with the reference's texts."""
-    decoded = RequestParameters()
+def decode(parameters: Mapping[str, InferParameter]) -> GrpcRequestParameters:
+    """The parameters of a request. Raises `InvalidRequestError`, with the reference's texts."""
+    decoded = GrpcRequestParameters()
     for key, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
         value = getattr(parameter, kind) if kind else None
@@ -81,17 +81,17 @@ def encode(parameters: Mapping[str, Parameter], into: Any) -> None:
                 into[key].string_param = value
 
 
-def _sequence_id(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+def _sequence_id(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
     if kind == "int64_param":
-        decoded.correlation_id = value & _UINT64  # the reference's id is unsigned, the wire's parameter is not
+        decoded.correlation_id = value & _UINT64  # ids are unsigned in the reference, but the parameter is signed
     elif kind == "string_param":
         decoded.correlation_id = value
     else:
         raise _wrong_type("sequence_id", "int64_param or string_param")
 
 
-def _flag(name: str, flag: int) -> Callable[[RequestParameters, str | None, Any], None]:
-    def set_flag(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+def _flag(name: str, flag: int) -> Callable[[GrpcRequestParameters, str | None, Any], None]:
+    def set_flag(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
         if kind != "bool_param":
             raise _wrong_type(name, "bool_param")
         if value:
@@ -100,7 +100,7 @@ def _flag(name: str, flag: int) -> Callable[[RequestParameters, str | None, Any]
     return set_flag
 
 
-def _priority(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+def _priority(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
     if kind not in {"int64_param", "uint64_param"}:
         raise _wrong_type("priority", "int64_param or uint64_param")
     if value < 0:
@@ -108,14 +108,14 @@ def _priority(decoded: RequestParameters, kind: str | None, value: Any) -> None:
     decoded.priority = value
 
 
-def _timeout(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+def _timeout(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
     if kind != "int64_param":
         raise _wrong_type("timeout", "int64_param")
     # The reference reads a negative number as a huge unsigned one, which never shortens the model's own timeout.
     decoded.timeout_us = max(value, 0)
 
 
-def _empty_final(decoded: RequestParameters, kind: str | None, value: Any) -> None:
+def _empty_final(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
     if kind != "bool_param":
         raise _wrong_type(EMPTY_FINAL_RESPONSE, "bool_param")
     decoded.enable_empty_final = value
@@ -125,7 +125,7 @@ def _wrong_type(name: str, expected: str) -> InvalidRequestError:
     return InvalidRequestError(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
-_RESERVED: dict[str, Callable[[RequestParameters, str | None, Any], None]] = {
+_RESERVED: dict[str, Callable[[GrpcRequestParameters, str | None, Any], None]] = {
     "sequence_id": _sequence_id,
     "sequence_start": _flag("sequence_start", SEQUENCE_START),
     "sequence_end": _flag("sequence_end", SEQUENCE_END),

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from naiad_stub.memo import Memo
 
-from naiad.frontends.kserve_grpc import request_codec as codec
-from naiad.frontends.kserve_grpc import wire_format as framing
+from naiad.frontends.grpc.messages import size_of
+from naiad.frontends.kserve_grpc import request_codec, response_codec, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
@@ -105,7 +105,7 @@ class MessagePattern:
             layout_key=self._layout_key,
         )
 
-    def parts(self, response: InferResponse) -> list[Buffer]:
+    def encode_response(self, response: InferResponse) -> list[Buffer]:
         """The message of a response, tensors as they are.
 
         Raises:
@@ -113,18 +113,18 @@ class MessagePattern:
         """
         layout = response.layout
         if layout is None or response.error is not None or response.parameters:
-            return codec.response_parts(response)
+            return response_codec.response_parts(response)
         around = self._responses.get(layout)
         if around is None:
-            message = b"".join(codec.response_parts(replace(response, request_id="")))
+            message = b"".join(response_codec.response_parts(replace(response, request_id="")))
             around = self._responses[layout] = _around(message, response)
         first = around[0]
         if response.request_id:
             place = _behind_version(first)
             if not place:
-                return codec.response_parts(response)
+                return response_codec.response_parts(response)
             given = response.request_id.encode()
-            first = b"".join((first[:place], framing.field_head(_ID >> 3, len(given)), given, first[place:]))
+            first = b"".join((first[:place], wire_format.field_head(_ID >> 3, len(given)), given, first[place:]))
         parts: list[Buffer] = []
         for before, tensor in zip((first, *around[1:]), response.outputs):  # noqa: B905 - of one layout
             parts.append(before)
@@ -133,7 +133,7 @@ class MessagePattern:
         return parts or [first]
 
 
-class Found(NamedTuple):
+class PatternMatch(NamedTuple):
     """A message that was recognised.
 
     Attributes:
@@ -151,11 +151,11 @@ class MessagePatterns:
     def __init__(self) -> None:
         self._patterns: Memo[int, list[MessagePattern]] = Memo(_KEPT)
 
-    def find(self, data: Message) -> Found | None:
+    def match(self, data: Message) -> PatternMatch | None:
         """The request that a message is, where it fits a pattern."""
         for pattern in self._patterns.get(len(data), ()):
             if pattern.fits(data, 0, 0):
-                return Found(pattern, pattern.request(data))
+                return PatternMatch(pattern, pattern.request(data))
         start, end = _id_place(data)
         if not start:
             return None
@@ -165,10 +165,10 @@ class MessagePatterns:
                     request_id = str(data[start + 2 : end], "utf-8")
                 except UnicodeDecodeError:
                     return None
-                return Found(pattern, pattern.request(data, end - start, request_id))
+                return PatternMatch(pattern, pattern.request(data, end - start, request_id))
         return None
 
-    def learn(self, data: Message, message: codec.InferMessage, request: InferRequest) -> MessagePattern | None:
+    def add(self, data: Message, message: request_codec.InferMessage, request: InferRequest) -> MessagePattern | None:
         """Remember a message that may come again, and what it meant; None for one that is particular."""
         body = message.body
         if body.parameters or any(tensor.parameters for tensor in body.inputs):
@@ -176,7 +176,7 @@ class MessagePatterns:
         id_start, id_end = _id_place(data) if body.id else _NO_ID
         if len(message.raw) != len(body.inputs):
             return None
-        prefixes = [framing.field_head(codec.RAW_INPUTS, len(tensor.data)) for tensor in request.inputs]
+        prefixes = [wire_format.field_head(request_codec.RAW_INPUTS, len(tensor.data)) for tensor in request.inputs]
         start = len(data) - sum(
             [len(prefix) + len(each.data) for prefix, each in zip(prefixes, request.inputs, strict=True)]
         )
@@ -234,7 +234,7 @@ def _around(message: bytes, response: InferResponse) -> list[bytes]:
     """The bytes before each tensor of a response's message, which ends with them; all of it if there is none."""
     if not response.outputs:
         return [message]
-    sizes = [framing.size_of(tensor.data) for tensor in response.outputs]
-    prefixes = [framing.field_head(codec.RAW_OUTPUTS, size) for size in sizes]
+    sizes = [size_of(tensor.data) for tensor in response.outputs]
+    prefixes = [wire_format.field_head(response_codec.RAW_OUTPUTS, size) for size in sizes]
     start = len(message) - sum(map(len, prefixes)) - sum(sizes)
     return [message[:start] + prefixes[0], *prefixes[1:]]

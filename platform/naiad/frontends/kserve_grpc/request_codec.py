@@ -1,48 +1,54 @@
-"""Inference messages to and from the engine's values. Pure functions, which know nothing of the transport.
+"""Requests: bytes of a `ModelInferRequest` to the engine's `InferRequest`. Pure; nothing here knows the transport.
 
-Order of checks and texts are the reference's (SRV src/grpc/infer_handler.cc); what needs the model's metadata (names,
-shapes, sizes) is the engine's to check.
+The order of checks and the texts are the reference's (SRV src/grpc/infer_handler.cc). Checks that need the model's
+metadata (names, shapes, sizes) are the engine's.
 """
 
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from naiad.errors import Code, InvalidRequestError, NaiadError
-from naiad.frontends.kserve_grpc import contents, outputs, parameters
-from naiad.frontends.kserve_grpc import wire_format as framing
-from naiad.frontends.kserve_grpc.service_pb2 import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from naiad.frontends.kserve_grpc import parameters, wire_format
+from naiad.frontends.kserve_grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.protocol.datatypes import BY_NAME, Datatype
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
+from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 from naiad.protocol.model_names import LATEST
-
-MAX_MESSAGE_SIZE = 2**31 - 1
-"""gRPC's own limit, and the reference's."""
 
 NO_REGIONS = ClientRegions()
 
-_CUT_RAW_FROM = 64 * 1024
-"""Messages from this size have their raw tensors cut out before protobuf sees them; for smaller ones a walk over the
-fields in Python costs more than protobuf's two copies."""
-
 RAW_INPUTS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-RAW_OUTPUTS = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-_STREAMED_RESPONSE = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
+
+_CUT_RAW_FROM = 64 * 1024
+"""Messages from this size have their raw tensors cut out before protobuf parses them. For smaller ones, a walk over the
+fields in Python costs more than the two copies that protobuf makes."""
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+"""What C's `stol` accepts, with which the reference parses versions."""
 _INT64_MAX = 2**63 - 1
 
-_DATATYPE_NAMES = tuple("" if datatype is Datatype.INVALID else datatype.name for datatype in Datatype)
+_REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"
+
+_CONTENTS_FIELDS: tuple[tuple[str, tuple[Datatype, ...]], ...] = (
+    ("bool_contents", (Datatype.BOOL,)),
+    ("int_contents", (Datatype.INT32, Datatype.INT8, Datatype.INT16)),
+    ("int64_contents", (Datatype.INT64,)),
+    ("uint_contents", (Datatype.UINT32, Datatype.UINT8, Datatype.UINT16)),
+    ("uint64_contents", (Datatype.UINT64,)),
+    ("fp32_contents", (Datatype.FP32,)),
+    ("fp64_contents", (Datatype.FP64,)),
+    ("bytes_contents", (Datatype.BYTES,)),
+)
+"""Fields of `InferTensorContents` with the datatypes that each may hold; errors name the first. In the reference's
+order, which decides what error comes first."""
 
 
 @dataclass(slots=True)
@@ -50,8 +56,8 @@ class InferMessage:
     """A parsed `ModelInferRequest`.
 
     Attributes:
-        body: The message, without the raw contents where these were cut out.
-        raw: The raw contents, in order.
+        body: The message; without the raw contents where these were cut out.
+        raw: The raw contents, in order. Any, because protobuf's container has no type that covers a list as well.
     """
 
     body: ModelInferRequest
@@ -64,14 +70,14 @@ def parse(data: bytes | bytearray) -> InferMessage:
         if len(data) < _CUT_RAW_FROM:
             body = ModelInferRequest.FromString(bytes(data))
             return InferMessage(body, body.raw_input_contents)
-        head, raw = framing.cut_out(data, RAW_INPUTS)
+        head, raw = wire_format.cut_out(data, RAW_INPUTS)
         return InferMessage(ModelInferRequest.FromString(head), raw)
-    except (DecodeError, framing.FramingError) as error:
+    except (DecodeError, wire_format.WireFormatError) as error:
         raise NaiadError("Unable to parse request", code=Code.INTERNAL) from error
 
 
 def parse_version(text: str) -> int:
-    """The number of a version as clients write it; empty means `LATEST`."""
+    """The number that the text of a version means; `LATEST` for an empty text."""
     if not text:
         return LATEST
     version = int(text) if _INTEGER.fullmatch(text) else None
@@ -88,7 +94,15 @@ def parse_version(text: str) -> int:
 def decode_request(
     message: InferMessage, version: int, regions: ClientRegions = NO_REGIONS
 ) -> tuple[InferRequest, bool, RequestedOutputs | None]:
-    """The engine's request, whether a stream shall end with an empty final response, and outputs in a special form."""
+    """The request of a message.
+
+    Returns:
+        The request, whether its stream ends with an empty final response, and the outputs that are requested in another
+        form, if any.
+
+    Raises:
+        NaiadError: The message is not a valid request.
+    """
     body = message.body
     request = InferRequest(
         model_name=body.model_name,
@@ -108,7 +122,7 @@ def decode_request(
     request.inputs = _decode_inputs(body, message.raw, regions)
     requested = None
     if body.outputs:
-        request.requested_outputs, requested = outputs.decode(body, regions)
+        request.requested_outputs, requested = _decode_outputs(body, regions)
     return request, enable_empty_final, requested
 
 
@@ -117,7 +131,7 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
     raw_count = len(raw)
     next_raw = 0
     for tensor in body.inputs:
-        region = outputs.region_of(tensor.name, tensor.parameters) if tensor.parameters else None
+        region = _region_of(tensor.name, tensor.parameters) if tensor.parameters else None
         datatype = BY_NAME.get(tensor.datatype, Datatype.INVALID)
         data: Buffer
         if region is not None:
@@ -133,7 +147,7 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{tensor.name}' for model '{body.model_name}'"
                 )
-            data = contents.to_bytes(tensor.contents, datatype, tensor.name, body.model_name)
+            data = contents_to_bytes(tensor.contents, datatype, tensor.name, body.model_name)
         elif next_raw < raw_count:
             data = raw[next_raw]
             next_raw += 1
@@ -145,70 +159,110 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
     return inputs
 
 
-def response_parts(response: InferResponse, requested: RequestedOutputs | None = None) -> list[Buffer]:
-    """The bytes of a `ModelInferResponse`, tensors as they are; raises the response's error where it is one."""
-    if response.error is not None:
-        raise response.error
-    if requested is not None:
-        response = requested.apply(response)
-    return _parts(response, final=None)
+def _decode_outputs(body: ModelInferRequest, regions: ClientRegions) -> tuple[list[str], RequestedOutputs | None]:
+    """Names of the requested outputs, and the special forms they are requested in.
 
-
-def encode_streamed(response: InferResponse, requested: RequestedOutputs | None = None, *, final: bool) -> bytes:
-    """The bytes of a `ModelStreamInferResponse` with a response in it; raises where the response is an error."""
-    if response.error is not None:
-        raise response.error
-    if requested is not None:
-        response = requested.apply(response)
-    parts = _parts(response, final=final)
-    head = framing.field_head(_STREAMED_RESPONSE, sum(map(framing.size_of, parts)))
-    return b"".join([head, *parts])
-
-
-def _parts(response: InferResponse, *, final: bool | None) -> list[Buffer]:
-    head = ModelInferResponse(
-        model_name=response.model_name, model_version=str(response.model_version), id=response.request_id
-    )
-    if response.parameters:
-        parameters.encode(response.parameters, head.parameters)
-    if final is not None:
-        head.parameters[parameters.FINAL_RESPONSE].bool_param = final
-    for tensor in response.outputs:
-        head.outputs.add(name=tensor.name, datatype=_DATATYPE_NAMES[tensor.datatype], shape=tensor.shape)
-    parts = framing.with_field(head.SerializeToString(), RAW_OUTPUTS, [tensor.data for tensor in response.outputs])
-    size = sum(map(framing.size_of, parts))
-    if size > MAX_MESSAGE_SIZE:
-        raise InvalidRequestError(
-            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."
-        )
-    return parts
-
-
-def encode_stream_error(message: str, request: ModelInferRequest, *, final: bool | None) -> bytes:
-    """An error on a stream.
-
-    Args:
-        message: What went wrong.
-        request: The request it went wrong with.
-        final: Whether the request is over with it; None where the request never reached the model, which the
-            reference answers with the id alone.
+    Raises:
+        NaiadError: An output is named twice, or a parameter is invalid.
     """
-    answer = ModelStreamInferResponse(error_message=message)
-    answer.infer_response.id = request.id
-    if final is not None:
-        _mark(answer.infer_response, request, final=final)
-    return answer.SerializeToString()
+    names: list[str] = []
+    requested = RequestedOutputs()
+    for output in body.outputs:
+        if output.name in names:
+            raise InvalidRequestError(f"output '{output.name}' already exists in request")
+        names.append(output.name)
+        if output.parameters:
+            _decode_output(output.name, output.parameters, requested, regions)
+    return names, requested or None
 
 
-def encode_empty_final(request: ModelInferRequest) -> bytes:
-    """The end mark of a request whose last response is already sent."""
-    answer = ModelStreamInferResponse()
-    answer.infer_response.id = request.id
-    _mark(answer.infer_response, request, final=True)
-    return answer.SerializeToString()
+def _decode_output(
+    name: str, given: Mapping[str, InferParameter], requested: RequestedOutputs, regions: ClientRegions
+) -> None:
+    region = _region_of(name, given)
+    if "classification" in given:
+        classification = given["classification"]
+        if classification.WhichOneof("parameter_choice") != "int64_param":
+            raise InvalidRequestError("invalid value type for 'classification' parameter, expected int64_param")
+        if classification.int64_param <= 0:
+            raise InvalidRequestError("invalid value for 'classification' parameter, expected >= 0")
+        if region is not None:
+            raise InvalidRequestError("output can't set both 'shared_memory_region' and 'classification'")
+        requested.classes[name] = classification.int64_param
+    elif region is not None:
+        requested.regions[name] = regions.output_region(*region)
 
 
-def _mark(response: ModelInferResponse, request: ModelInferRequest, *, final: bool) -> None:
-    response.model_name = request.model_name
-    response.model_version = request.model_version
-    response.parameters[parameters.FINAL_RESPONSE].bool_param = final
+def _region_of(tensor: str, given: Mapping[str, InferParameter]) -> tuple[str, int, int] | None:
+    """The shared memory region, offset and size of a tensor; None for a tensor outside of shared memory.
+
+    Raises:
+        InvalidRequestError: A parameter has the wrong type, or is missing.
+    """
+    region, offset, size = (
+        _parameter(tensor, given, key, kind)
+        for key, kind in ((_REGION, "string_param"), (_OFFSET, "int64_param"), (_SIZE, "int64_param"))
+    )
+    if region is None:
+        for key, value in ((_OFFSET, offset), (_SIZE, size)):
+            if value is not None:
+                raise InvalidRequestError(
+                    f"'{key}' can not be specified without '{_REGION}' parameter for tensor '{tensor}'"
+                )
+        return None
+    if size is None:
+        raise InvalidRequestError(f"'{_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor}'")
+    # The reference reads a negative size as a huge unsigned one, which exceeds any region.
+    return str(region), int(offset or 0), int(size) if int(size) >= 0 else 1 << 64
+
+
+def _parameter(tensor: str, given: Mapping[str, InferParameter], key: str, kind: str) -> str | int | None:
+    if key not in given:
+        return None
+    parameter = given[key]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidRequestError(f"invalid value type for '{key}' parameter for tensor '{tensor}', expected {kind}.")
+    value: str | int = getattr(parameter, kind)
+    return value
+
+
+def contents_to_bytes(contents: InferTensorContents, datatype: Datatype, input_name: str, model_name: str) -> bytes:
+    """Typed elements as the little-endian bytes that tensors have everywhere else; empty where all fields are."""
+    data = b""
+    for field, datatypes in _CONTENTS_FIELDS:
+        elements = getattr(contents, field)
+        if not elements:
+            continue
+        _check_contents(data, datatype, datatypes, input_name, model_name)
+        data = _serialize(elements, datatype)
+    return data
+
+
+def _check_contents(
+    data: bytes, datatype: Datatype, datatypes: Sequence[Datatype], input_name: str, model_name: str
+) -> None:
+    where = f"unexpected explicit tensor data for input tensor '{input_name}' for model '{model_name}'"
+    if data:
+        raise InvalidRequestError(f"{where}, binary data was already supplied.")
+    if datatype not in datatypes:
+        expected = "<invalid>" if datatype is Datatype.INVALID else datatype.name
+        raise InvalidRequestError(f"{where} of type '{datatypes[0].name}', expected datatype '{expected}'")
+
+
+def _serialize(elements: Sequence[int] | Sequence[float] | Sequence[bytes], datatype: Datatype) -> bytes:
+    if datatype is Datatype.BYTES:
+        return _serialize_strings(elements)  # type: ignore[arg-type] # the field holds bytes: `_check_contents` matched it with the datatype
+    import numpy as np  # not at the top: the host starts without numpy, see `protocol.numpy_types`
+
+    target = datatype.numpy
+    assert target is not None, f"{datatype.name} has no typed contents"
+    # Protobuf has no integers below 32 bits. Larger values lose their upper bytes, as in the reference.
+    wide = np.dtype(f"<{target.kind}4") if target.kind in "iu" and target.itemsize < 4 else target  # noqa: PLR2004 - bytes of protobuf's smallest integers
+    return np.fromiter(elements, wide, len(elements)).astype(target, copy=False).tobytes()
+
+
+def _serialize_strings(elements: Iterable[bytes]) -> bytes:
+    pieces: list[bytes] = []
+    for element in elements:
+        pieces += (struct.pack("<I", len(element)), element)
+    return b"".join(pieces)

@@ -1,21 +1,23 @@
-"""The RPCs that are not streams, over the engine. Knows messages and errors; nothing of the transport."""
+"""The methods of the KServe service, over the engine, except streams. Nothing here knows the transport."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import UnsupportedRequestError
+from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.grpc.gate import Gate
-from naiad.frontends.kserve_grpc import control_messages as messages
-from naiad.frontends.kserve_grpc import request_codec as codec
+from naiad.frontends.grpc.gate import AdmissionGate
+from naiad.frontends.grpc.messages import BufferPool
+from naiad.frontends.kserve_grpc import control_messages, request_codec, response_codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.log_settings import log_settings_changed
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
-from naiad.frontends.kserve_grpc.trace_settings import trace_settings_changed
+from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
 from naiad.frontends.tracing.tracer import NO_HEADERS
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 
@@ -23,25 +25,26 @@ _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 
 
 class Inference(NamedTuple):
-    """A request, and how its response becomes a message.
+    """A request of ModelInfer, and the encoder of its response.
 
     Attributes:
         request: The request.
-        parts: The bytes of the message of a response; raises the response's error where it is one.
+        encode: Returns the parts of a response's message; raises the error of a response that is one.
     """
 
     request: InferRequest
-    parts: Callable[[InferResponse], list[Buffer]]
+    encode: Callable[[InferResponse], list[Buffer]]
 
 
 class InferenceService:
     """The methods of `GRPCInferenceService`, named in snake case, and the health check.
 
-    Every method takes a request message and returns a response message or raises `NaiadError`. Inferences alone are
-    read from bytes and submitted, so that tensors need not pass through protobuf and no task waits for them.
+    A method takes a request message and returns a response message, or raises `NaiadError`. Inferences are the
+    exception: `read` takes the bytes of a message, since tensors must not pass through protobuf, and `submit` returns
+    at once, since no task waits for the response.
     """
 
-    def __init__(self, engine: EngineDoor, gate: Gate, extensions: Extensions) -> None:
+    def __init__(self, engine: EngineDoor, gate: AdmissionGate, extensions: Extensions) -> None:
         self._engine = engine
         self._extensions = extensions
         self._tracer = extensions.tracer
@@ -49,141 +52,172 @@ class InferenceService:
         self._patterns = MessagePatterns()
 
     def read(self, data: bytes | bytearray) -> Inference:
-        """The inference that a message of ModelInfer asks for."""
-        found = self._patterns.find(data)
-        if found is not None:
-            self._refuse_decoupled(found.pattern.model_name, found.pattern.version)
-            return Inference(found.request, found.pattern.parts)
-        message = codec.parse(data)
-        version = codec.parse_version(message.body.model_version)
-        self._refuse_decoupled(message.body.model_name, version)
-        request, _, requested = codec.decode_request(message, version, self._extensions.regions)
+        """The inference that a message of ModelInfer requests.
+
+        Raises:
+            NaiadError: The message is malformed, or its model is unknown or decoupled.
+        """
+        match = self._patterns.match(data)
+        if match is not None:
+            self._reject_decoupled(match.pattern.model_name, match.pattern.version)
+            return Inference(match.request, match.pattern.encode_response)
+        message = request_codec.parse(data)
+        version = request_codec.parse_version(message.body.model_version)
+        self._reject_decoupled(message.body.model_name, version)
+        request, _, requested = request_codec.decode_request(message, version, self._extensions.regions)
         if requested is not None:
             name = request.model_name
             requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
-            return Inference(request, partial(codec.response_parts, requested=requested))
-        learnt = self._patterns.learn(data, message, request)
-        return Inference(request, codec.response_parts if learnt is None else learnt.parts)
+            return Inference(request, partial(response_codec.response_parts, requested=requested))
+        pattern = self._patterns.add(data, message, request)
+        return Inference(request, response_codec.response_parts if pattern is None else pattern.encode_response)
 
     def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
-        """Have a request answered, and traced if its turn has come or *headers* say so; return its ticket."""
+        """Submit a request, traced where the trace rate or *headers* select it; return its ticket."""
         if self._tracer.is_on:
             return self._tracer.submit(self._engine, request, sink, "GRPC", headers)
         return self._engine.submit(request, sink)
 
-    def _refuse_decoupled(self, name: str, version: int) -> None:
+    def _reject_decoupled(self, name: str, version: int) -> None:
         if self._engine.is_decoupled(name, version):
             raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
-    async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002
-        """The standard health check: any service name, because the server is one."""
+    async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002 - methods of a service share a signature
+        """The standard health check. Any service name is accepted, as in the reference."""
         is_ready = await self._engine.check_server_ready()
         status = pb.HealthCheckResponse.SERVING if is_ready else pb.HealthCheckResponse.NOT_SERVING
         return pb.HealthCheckResponse(status=status)
 
-    async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002
-        """Whether the server runs."""
+    async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002 - as `check`
+        """Whether the server is live."""
         return pb.ServerLiveResponse(live=self._engine.is_live())
 
-    async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002
-        """Whether the server and its models take requests."""
+    async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002 - as `check`
+        """Whether the server and its models are ready."""
         return pb.ServerReadyResponse(ready=await self._engine.check_server_ready())
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Whether a model takes requests; a known model that does not is no error."""
-        version = codec.parse_version(request.version)
+        """Whether a model is ready. An unknown model is an error; a known one that is not ready is not."""
+        version = request_codec.parse_version(request.version)
         return pb.ModelReadyResponse(ready=await self._engine.check_ready(request.name, version))
 
-    async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002
+    async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002 - as `check`
         """Name, version and extensions."""
-        return messages.server_metadata(self._engine.server_metadata())
+        return control_messages.server_metadata(self._engine.server_metadata())
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        """What a model takes and gives."""
-        version = codec.parse_version(request.version)
-        return messages.model_metadata(self._engine.model_metadata(request.name, version))
+        """Inputs and outputs of a model."""
+        version = request_codec.parse_version(request.version)
+        return control_messages.model_metadata(self._engine.model_metadata(request.name, version))
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        """A model's effective configuration."""
-        version = codec.parse_version(request.version)
-        return messages.model_config(self._engine.model_config(request.name, version))
+        """The effective configuration of a model."""
+        version = request_codec.parse_version(request.version)
+        return control_messages.model_config(self._engine.model_config(request.name, version))
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """Statistics of one version, of all versions of a model, or of all models."""
-        version = codec.parse_version(request.version)
-        return messages.model_statistics(self._engine.statistics(request.name, version))
+        version = request_codec.parse_version(request.version)
+        return control_messages.model_statistics(self._engine.statistics(request.name, version))
 
     async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         """All models of the repositories."""
-        _refuse_repository(request.repository_name)
+        _reject_repository(request.repository_name)
         engine = self._engine
-        return messages.repository_index(engine.ready_index() if request.ready else await engine.repository_index())
+        return control_messages.repository_index(
+            engine.ready_index() if request.ready else await engine.repository_index()
+        )
 
     async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         """Load or reload a model."""
-        _refuse_repository(request.repository_name)
-        await self._engine.load(request.model_name, messages.load_parameters(request))
+        _reject_repository(request.repository_name)
+        await self._engine.load(request.model_name, control_messages.load_parameters(request))
         return pb.RepositoryModelLoadResponse()
 
     async def repository_model_unload(
         self, request: pb.RepositoryModelUnloadRequest
     ) -> pb.RepositoryModelUnloadResponse:
-        """Begin to unload a model."""
-        _refuse_repository(request.repository_name)
-        dependents = messages.unload_dependents(request)
+        """Begin to unload a model; the call does not wait for its end."""
+        _reject_repository(request.repository_name)
+        dependents = control_messages.unload_dependents(request)
         await self._engine.unload(request.model_name, unload_dependents=dependents)
         return pb.RepositoryModelUnloadResponse()
 
     async def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        """Clients' regions, or one of them."""
-        return messages.regions(self._extensions.regions.status(request.name))
+        """All registered regions, or one of them."""
+        return control_messages.regions(self._extensions.regions.status(request.name))
 
     async def system_shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        """Register a region."""
+        """Register a region of shared memory."""
         self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
         return pb.SystemSharedMemoryRegisterResponse()
 
     async def system_shared_memory_unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        """Forget a region, or all; an unknown one is a success, as in the reference."""
+        """Unregister a region, or all. Success for an unknown one, as in the reference."""
         self._extensions.regions.unregister(request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(
         self, request: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        """No such region is ever registered, so any name is unknown."""
+        """CUDA regions cannot be registered, so any name is unknown."""
         self._extensions.regions.check_cuda_status(request.name)
         return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
         self, request: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        """Refused."""
+        """Rejected: the server runs no CUDA code."""
         self._extensions.regions.register_cuda(request.name)
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
         self,
-        request: pb.CudaSharedMemoryUnregisterRequest,  # noqa: ARG002
+        request: pb.CudaSharedMemoryUnregisterRequest,  # noqa: ARG002 - as `check`
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Unregistering an unknown region is a success, as in the reference."""
+        """Success: all regions are unknown, which is no error in the reference."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        """Change settings of traces, and tell them all."""
-        return trace_settings_changed(request, self._engine, self._extensions.tracer)
+        """Change trace settings; respond with all of them."""
+        return change_trace_settings(request, self._engine, self._extensions.tracer)
 
     async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        """Change settings of the log, and tell them all."""
-        return log_settings_changed(request, self._extensions.log)
+        """Change log settings; respond with all of them."""
+        return change_log_settings(request, self._extensions.log)
 
 
-def _refuse_repository(name: str) -> None:
+def _reject_repository(name: str) -> None:
     if name:
         raise UnsupportedRequestError(_NO_REPOSITORY_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceContext:
+    """What all calls of a frontend share. Implements `CallContext` of the transport.
+
+    Attributes:
+        engine: Handles inferences.
+        gate: Counts them.
+        service: The methods.
+        extensions: State shared with other frontends.
+        forwarder: Makes request parameters of metadata; None where nothing is forwarded.
+        loop: The event loop.
+        pool: Buffers of long messages.
+        tasks: Running methods that are coroutines.
+    """
+
+    engine: EngineDoor
+    gate: AdmissionGate
+    service: InferenceService
+    extensions: Extensions
+    forwarder: HeaderForwarder | None
+    loop: asyncio.AbstractEventLoop
+    pool: BufferPool = field(default_factory=BufferPool)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)

@@ -1,4 +1,9 @@
-"""ModelStreamInfer on a stream: messages to requests, responses to messages, as fast as the client reads."""
+"""ModelStreamInfer on its stream of HTTP/2: messages in and out, as fast as the client reads.
+
+Back pressure has two steps. While responses wait for a client that does not read, its further requests wait here; once
+some do, the stream's window is not opened again, and the client itself blocks. Other streams of the connection
+continue.
+"""
 
 from __future__ import annotations
 
@@ -6,86 +11,94 @@ from collections import deque
 from typing import Any
 
 from naiad.errors import NotReadyError
-from naiad.frontends.grpc import response_fields as answers
+from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.calls import CUT_OFF, Call, Serving
+from naiad.frontends.grpc.calls import INCOMPLETE_MESSAGE, GrpcCall
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
-from naiad.frontends.grpc.messages import framed
+from naiad.frontends.grpc.messages import with_prefix
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
+from naiad.frontends.kserve_grpc.service import ServiceContext
 from naiad.frontends.status import GrpcStatus
+from naiad.protocol.inference import InferRequest
 
-_MOST_UNSENT = 1 << 22
-"""Bytes of answers that wait for the client before its further requests do."""
-_MOST_EXPECTED = 1 << 26
-"""Bytes of answers that are expected to requests in flight, before further requests wait: at worst all come unsent."""
+_MAX_UNSENT = 1 << 22
+"""Bytes of unsent responses beyond which further requests wait."""
+_MAX_EXPECTED = 1 << 26
+"""Bytes of responses to requests in flight, as expected, beyond which further requests wait: if the client stops
+reading, all of them will be unsent."""
 _NO_TICKET = object()
+"""The marker of a message without a ticket: waiting requests are fed when it has left, too."""
 
 
-class StreamCall(Call):
+class StreamCall(GrpcCall[ServiceContext]):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_has_ended", "_inference", "_is_feeding", "_longest", "_waiting")
+    __slots__ = ("_has_all_messages", "_inference", "_is_feeding", "_longest_message", "_waiting")
 
-    def __init__(self, stream: Stream, head: CallHead[Any], serving: Serving) -> None:
-        super().__init__(stream, head, serving)
+    def __init__(self, stream: Stream, head: CallHead[Any], context: ServiceContext) -> None:
+        super().__init__(stream, head, context)
         self._inference = InferStream(
-            serving.engine,
-            serving.gate,
-            self._pump,
-            serving.extensions,
-            self._forward,
+            context.engine,
+            context.gate,
+            self._send_outgoing,
+            context.extensions,
+            self._forward_metadata,
             headers=head.propagated,
             errors_end_stream=("triton_grpc_error", "true") in head.metadata,
         )
         self._waiting: deque[bytes] = deque()
-        self._has_ended = False
+        self._has_all_messages = False
         self._is_feeding = False
-        self._longest = 0  # message, either way: what is known of answers to come
-        serving.gate.watch(self._pump)
+        # The longest message so far, either way: the best guess of a response's size.
+        self._longest_message = 0
+        context.gate.add_close_callback(self._send_outgoing)
 
-    def left(self, mark: object) -> None:
-        """A message has left; requests that waited for that go on."""
-        if isinstance(mark, int):
-            self._inference.sent(mark)
-        if self._waiting and self._stream.unsent < _MOST_UNSENT // 2:
+    def on_sent(self, marker: object) -> None:
+        """A message has left; requests that waited for it are submitted."""
+        if isinstance(marker, int):
+            self._inference.on_sent(marker)
+        if self._waiting and self._stream.unsent < _MAX_UNSENT // 2:
             self._feed()
 
-    def _take(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
+    def _on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
         self._waiting.extend([bytes(message) for message in messages])
-        self._has_ended = self._has_ended or ended
+        self._has_all_messages = self._has_all_messages or ended
         self._feed()
 
     def _feed(self) -> None:
-        """Hand on what the client has sent, unless it does not read what that leads to."""
+        """Submit waiting requests as far as there is room for their responses."""
         if self._is_feeding:
             return
         self._is_feeding = True
         try:
             while self._waiting and not self._is_over and self._has_room():
                 message = self._waiting.popleft()
-                self._longest = max(self._longest, len(message))
+                self._longest_message = max(self._longest_message, len(message))
                 self._inference.feed(message)
-        except Exception as error:  # noqa: BLE001 - it becomes the call's status
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self.fail(error)
         finally:
             self._is_feeding = False
         if self._is_over:
             return
-        if bool(self._waiting) != self._stream.is_held:
-            self._stream.connection.hold(self._stream, is_held=bool(self._waiting))
-        if self._has_ended and not self._waiting:
-            if self._reader is not None and self._reader.is_within:
-                self.fail_with(GrpcStatus.INTERNAL, CUT_OFF)
+        stream = self._stream
+        if self._waiting and not stream.is_paused:
+            stream.controller.pause_stream(stream)
+        elif stream.is_paused and not self._waiting:
+            stream.controller.resume_stream(stream)
+        if self._has_all_messages and not self._waiting:
+            if self._reader is not None and self._reader.is_within_message:
+                self.fail_with(GrpcStatus.INTERNAL, INCOMPLETE_MESSAGE)
             else:
-                self._inference.end_of_requests()
+                self._inference.end_requests()
 
     def _has_room(self) -> bool:
-        """Whether the answers to another request could wait here for a client that does not read."""
-        return self._stream.unsent < _MOST_UNSENT and self._inference.pending * self._longest < _MOST_EXPECTED
+        """Whether the responses to one more request may have to wait here."""
+        return self._stream.unsent < _MAX_UNSENT and self._inference.pending * self._longest_message < _MAX_EXPECTED
 
-    def _pump(self) -> None:
-        """Send what there is to send, and the end after it."""
+    def _send_outgoing(self) -> None:
+        """Send the messages that are ready, and end the call after the last one."""
         inference, outgoing = self._inference, self._inference.outgoing
         while outgoing and not self._is_over:
             message, ticket = outgoing.popleft()
@@ -95,33 +108,37 @@ class StreamCall(Call):
         if inference.failure is not None:
             self.fail(inference.failure)
         elif inference.is_finished:
-            self._finish()
-        elif self._serving.gate.closed and inference.is_idle:
+            self._complete()
+        elif self._context.gate.is_closed and inference.is_idle:
             self.fail(NotReadyError(SHUTTING_DOWN))
         elif self._waiting:
             self._feed()
 
     def _send(self, message: bytes, ticket: int | None) -> None:
-        stream, encoding = self._stream, self._head.answers
-        if not self._begun:
-            self._begin()
-        self._longest = max(self._longest, len(message))
-        parts, size = framed([message], len(message), encoding)
-        stream.connection.send(stream, parts, size, _NO_TICKET if ticket is None else ticket)
-
-    def _begin(self) -> None:
-        self._begun = True
+        if not self._has_sent_headers:
+            self._send_headers()
+        self._longest_message = max(self._longest_message, len(message))
+        parts, size = with_prefix([message], len(message), self._head.response_encoding)
         stream = self._stream
-        stream.connection.start(stream, answers.BEGIN[self._head.answers], is_constant=True, ends=False)
+        stream.sender.send_data(stream, parts, size, _NO_TICKET if ticket is None else ticket)
 
-    def _finish(self) -> None:
-        if not self._begun:
-            self._begin()
-        self._end()
-        self._serving.gate.unwatch(self._pump)
-        self._stream.connection.finish(self._stream, answers.OK, is_constant=True)
+    def _send_headers(self) -> None:
+        self._has_sent_headers = True
+        fields = response_fields.HEADERS[self._head.response_encoding]
+        self._stream.sender.send_headers(self._stream, fields, is_constant=True, ends=False)
 
-    def _take_back(self) -> None:
-        self._serving.gate.unwatch(self._pump)
+    def _complete(self) -> None:
+        if not self._has_sent_headers:
+            self._send_headers()
+        self._finish()
+        self._context.gate.remove_close_callback(self._send_outgoing)
+        self._stream.sender.send_trailers(self._stream, response_fields.OK_TRAILERS, is_constant=True)
+
+    def _forward_metadata(self, request: InferRequest) -> None:
+        if self._context.forwarder is not None:
+            self._context.forwarder.forward(request, self._head.metadata)
+
+    def _cancel(self) -> None:
+        self._context.gate.remove_close_callback(self._send_outgoing)
         self._waiting.clear()
         self._inference.cancel()

@@ -6,8 +6,8 @@ import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.frontends.http2.field_blocks import FieldReader, FieldWriter, changes_table
-from naiad.frontends.http2.frames import ConnectionProblem
+from naiad.frontends.http2.field_blocks import FieldBlockDecoder, FieldBlockEncoder, changes_table
+from naiad.frontends.http2.frames import Http2ConnectionError
 
 NAMES = st.sampled_from([b"a", b"b", b"content-type", b":status", b"long-name-" * 20])
 VALUES = st.binary(max_size=200) | st.sampled_from([b"", b"200", b"x" * 5000])
@@ -21,7 +21,7 @@ def plain(fields):
 @given(st.lists(st.tuples(FIELDS, st.booleans()), max_size=12))
 def test_blocks_mean_what_hpack_says_however_often_they_come(blocks):
     encoder, plain_decoder = hpack.Encoder(), hpack.Decoder(max_header_list_size=1 << 20)
-    reader = FieldReader(lambda fields: fields, 1 << 20)
+    reader = FieldBlockDecoder(lambda fields: fields, 1 << 20)
     for fields, sensitive in blocks:
         for _ in range(3):
             block = encoder.encode([(*field, sensitive) for field in fields])
@@ -30,7 +30,7 @@ def test_blocks_mean_what_hpack_says_however_often_they_come(blocks):
 
 def test_a_block_that_comes_again_is_interpreted_once():
     encoder, seen = hpack.Encoder(), []
-    reader = FieldReader(lambda fields: seen.append(fields) or len(seen), 1 << 16)
+    reader = FieldBlockDecoder(lambda fields: seen.append(fields) or len(seen), 1 << 16)
     fields = [(":method", "POST"), ("x", "y")]
     answers = [reader.read(encoder.encode(fields)) for _ in range(5)]
     assert answers == [1, 2, 2, 2, 2]
@@ -63,8 +63,8 @@ def test_what_changes_the_table_is_told_from_the_bytes(block, changes):
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff\xff\xff", b"\x80", b"\x00\x05a", b"\x00\x81\xff\x01b"])
 def test_what_cannot_be_decoded_is_the_connections_problem(block):
-    with pytest.raises(ConnectionProblem, match="COMPRESSION_ERROR"):
-        FieldReader(lambda fields: fields, 1 << 16).read(block)
+    with pytest.raises(Http2ConnectionError, match="COMPRESSION_ERROR"):
+        FieldBlockDecoder(lambda fields: fields, 1 << 16).read(block)
 
 
 BEGIN = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"other", b"x"))
@@ -72,37 +72,37 @@ OK = ((b"grpc-status", b"0"),)
 
 
 def test_constant_fields_become_constant_bytes_that_a_client_understands():
-    writer, decoder = FieldWriter(), hpack.Decoder()
+    writer, decoder = FieldBlockEncoder(), hpack.Decoder()
     sent = []
     for round_ in range(6):
         for fields in (BEGIN, OK):
-            block = writer.constant(fields)
+            block = writer.encode_constant(fields)
             assert plain(decoder.decode(block, raw=True)) == fields
             sent.append(block)
         varying = (*BEGIN, (b"grpc-message", str(round_).encode() * 100))
-        assert plain(decoder.decode(writer.once(varying), raw=True)) == varying
+        assert plain(decoder.decode(writer.encode_once(varying), raw=True)) == varying
     assert sent[2:4] == sent[4:6] == sent[-2:]
     assert [len(block) for block in sent[-2:]] == [3, 1]
 
 
 @given(st.lists(st.sampled_from([BEGIN, OK, (*BEGIN[:2], (b"grpc-encoding", b"gzip")), "once"]), max_size=20))
 def test_constant_fields_may_come_in_any_order(sequence):
-    writer, decoder = FieldWriter(), hpack.Decoder()
+    writer, decoder = FieldBlockEncoder(), hpack.Decoder()
     for each in sequence:
         fields = BEGIN if each == "once" else each
-        block = writer.once(fields) if each == "once" else writer.constant(fields)
+        block = writer.encode_once(fields) if each == "once" else writer.encode_constant(fields)
         assert plain(decoder.decode(block, raw=True)) == fields
 
 
 @pytest.mark.parametrize("size", [0, 100])
 def test_a_client_with_a_small_table_is_told_that_none_is_used(size):
-    writer, decoder = FieldWriter(), hpack.Decoder()
-    decoder.decode(writer.constant(BEGIN))
-    writer.resize(size)
+    writer, decoder = FieldBlockEncoder(), hpack.Decoder()
+    decoder.decode(writer.encode_constant(BEGIN))
+    writer.on_table_size(size)
     decoder.max_allowed_table_size = size
     for _ in range(3):
-        assert plain(decoder.decode(writer.constant(BEGIN), raw=True)) == BEGIN
-        assert plain(decoder.decode(writer.once(OK), raw=True)) == OK
+        assert plain(decoder.decode(writer.encode_constant(BEGIN), raw=True)) == BEGIN
+        assert plain(decoder.decode(writer.encode_once(OK), raw=True)) == OK
     assert decoder.header_table_size == 0
-    writer.resize(4096)
-    assert plain(decoder.decode(writer.constant(BEGIN), raw=True)) == BEGIN
+    writer.on_table_size(4096)
+    assert plain(decoder.decode(writer.encode_constant(BEGIN), raw=True)) == BEGIN

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.frontends.kserve_grpc import wire_format as framing
+from naiad.frontends.kserve_grpc import wire_format
 from tritonclient.grpc import service_pb2
 
 RAW = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
@@ -33,7 +33,7 @@ requests = st.builds(
 
 @given(requests)
 def test_cutting_out_leaves_the_rest_and_gives_the_values_in_order(request_):
-    rest, values = framing.cut_out(request_.SerializeToString(), RAW)
+    rest, values = wire_format.cut_out(request_.SerializeToString(), RAW)
 
     assert [bytes(value) for value in values] == list(request_.raw_input_contents)
     request_.ClearField("raw_input_contents")
@@ -46,7 +46,7 @@ def test_appending_is_what_protobuf_would_have_written(request_):
     raws = list(request_.raw_input_contents)
     request_.ClearField("raw_input_contents")
 
-    made = framing.with_field(request_.SerializeToString(deterministic=True), RAW, raws)
+    made = wire_format.with_field(request_.SerializeToString(deterministic=True), RAW, raws)
     assert b"".join(made) == expected
 
 
@@ -55,7 +55,7 @@ def test_values_between_other_fields_are_found():
     middle = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
     second = service_pb2.ModelInferRequest(raw_input_contents=[b"", b"b"]).SerializeToString()
 
-    rest, values = framing.cut_out(first + middle + second, RAW)
+    rest, values = wire_format.cut_out(first + middle + second, RAW)
 
     assert [bytes(v) for v in values] == [b"a", b"", b"b"]
     assert rest == middle
@@ -63,13 +63,13 @@ def test_values_between_other_fields_are_found():
 
 def test_views_point_into_the_message_and_are_no_copies():
     message = service_pb2.ModelInferRequest(raw_input_contents=[b"x" * 1000]).SerializeToString()
-    _, (view,) = framing.cut_out(message, RAW)
+    _, (view,) = wire_format.cut_out(message, RAW)
     assert view.obj is message
 
 
 def test_fixed_size_fields_are_stepped_over():
     message = b"\x09" + b"8 bytes!" + b"\x15" + b"4byt" + b"\x3a\x01z"  # fields 1 and 2, then 7
-    rest, values = framing.cut_out(message, RAW)
+    rest, values = wire_format.cut_out(message, RAW)
     assert [bytes(v) for v in values] == [b"z"]
     assert rest == message[:14]
 
@@ -86,15 +86,15 @@ def test_fixed_size_fields_are_stepped_over():
     ],
 )
 def test_what_is_no_message_is_refused(message, reason):
-    with pytest.raises(framing.FramingError, match=reason):
-        framing.cut_out(message, RAW)
+    with pytest.raises(wire_format.WireFormatError, match=reason):
+        wire_format.cut_out(message, RAW)
 
 
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_cut_or_refused_but_never_lost(data):
     try:
-        rest, values = framing.cut_out(data, RAW)
-    except framing.FramingError:
+        rest, values = wire_format.cut_out(data, RAW)
+    except wire_format.WireFormatError:
         return
     assert len(rest) + sum(map(len, values)) <= len(data)
 
@@ -102,11 +102,11 @@ def test_arbitrary_bytes_are_cut_or_refused_but_never_lost(data):
 def test_views_of_other_element_types_are_appended_by_their_bytes():
     view = memoryview(bytearray(8)).cast("f")
     empty = np.empty((0, 3), np.float32).data
-    message = b"".join(framing.with_field(b"", RAW, [view, empty, bytearray(b"q")]))
+    message = b"".join(wire_format.with_field(b"", RAW, [view, empty, bytearray(b"q")]))
     assert list(service_pb2.ModelInferRequest.FromString(message).raw_input_contents) == [bytes(8), b"", b"q"]
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31 - 1, 2**63])
 def test_varints_are_those_of_protobuf(value):
     message = service_pb2.StatisticDuration(ns=value).SerializeToString()
-    assert message == (b"\x10" + framing.encode_varint(value) if value else b"")
+    assert message == (b"\x10" + wire_format.encode_varint(value) if value else b"")

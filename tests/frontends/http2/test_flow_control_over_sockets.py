@@ -8,7 +8,7 @@ import pytest
 from frontends.http2.peer import REQUEST
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from naiad.frontends.http2.limits import Limits
+from naiad.frontends.http2.limits import Http2Limits
 
 FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in REQUEST)
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
@@ -103,7 +103,7 @@ def test_settings_may_not_make_a_window_exceed_31_bits(peer):
 
 
 def test_more_content_than_a_streams_window_resets_it(serve, connect):
-    server = serve(Limits(stream_window=1000, window=1 << 20))
+    server = serve(Http2Limits(stream_window=1000, window=1 << 20))
     peer = connect(server)
     server.loop.until(lambda: server.connections)
     peer.request(1, fields=HOLD)
@@ -115,7 +115,7 @@ def test_more_content_than_a_streams_window_resets_it(serve, connect):
 
 
 def test_more_content_than_the_connections_window_ends_it(serve, connect):
-    peer = connect(serve(Limits(window=100_000)))
+    peer = connect(serve(Http2Limits(window=100_000)))
     for number in (1, 3):
         peer.request(number, fields=HOLD)
         peer.data(number, b"x" * 40_000)
@@ -124,7 +124,7 @@ def test_more_content_than_the_connections_window_ends_it(serve, connect):
 
 
 def test_windows_are_opened_again_at_half_and_in_one_frame(serve, connect):
-    peer = connect(serve(Limits(stream_window=100_000, window=300_000)))
+    peer = connect(serve(Http2Limits(stream_window=100_000, window=300_000)))
     assert peer.until(frames.WINDOW_UPDATE)[2:] == (0, (300_000 - 65_535).to_bytes(4, "big"))
     peer.request(1, fields=HOLD)
     for _ in range(4):
@@ -140,7 +140,7 @@ def test_windows_are_opened_again_at_half_and_in_one_frame(serve, connect):
 
 
 def test_padding_counts_and_so_does_content_that_nobody_wants(serve, connect):
-    peer = connect(serve(Limits(window=100_000)))
+    peer = connect(serve(Http2Limits(window=100_000)))
     peer.until(frames.WINDOW_UPDATE)
     peer.request(1, fields=HOLD)
     peer.send(frames.window_update(1, 0))
@@ -151,15 +151,15 @@ def test_padding_counts_and_so_does_content_that_nobody_wants(serve, connect):
 
 
 def test_a_stream_that_is_held_gets_no_window_until_it_is_let_go(serve, connect):
-    server = serve(Limits(stream_window=1000))
+    server = serve(Http2Limits(stream_window=1000))
     peer = connect(server)
     peer.request(1, fields=HOLD)
-    server.loop.until(lambda: server.receivers)
-    stream = server.receivers[0].stream
-    server.loop.call(lambda: stream.connection.hold(stream, is_held=True))
+    server.loop.until(lambda: server.handlers)
+    stream = server.handlers[0].stream
+    server.loop.call(lambda: stream.controller.pause_stream(stream))
     peer.data(1, b"x" * 1000)
     assert peer.is_alive()
-    server.loop.call(lambda: stream.connection.hold(stream, is_held=False))
+    server.loop.call(lambda: stream.controller.resume_stream(stream))
     assert peer.until(frames.WINDOW_UPDATE, stream=1).number == 1000
 
 
@@ -170,7 +170,7 @@ def test_long_frames_are_read_straight_to_their_receiver(server, connect):
     peer.request(1, fields=(*REQUEST, ("content-length", str(len(sent)))))
     peer.data(1, sent, ends=True)
     assert peer.answer(1)[1] == sent
-    assert server.receivers[0].direct > len(sent) // 2
+    assert server.handlers[0].direct > len(sent) // 2
 
 
 def test_streams_take_turns(server, connect):
@@ -180,7 +180,7 @@ def test_streams_take_turns(server, connect):
         peer.request(number, fields=HOLD)
         for _ in range(10):
             peer.data(number, b"x" * 100_000)
-    server.loop.until(lambda: [len(receiver.content) for receiver in server.receivers] == [1_000_000] * 2)
+    server.loop.until(lambda: [len(handler.content) for handler in server.handlers] == [1_000_000] * 2)
     server.release()
     peer.send(frames.window_update(0, 1 << 21))
     order = []
@@ -195,12 +195,12 @@ def test_marks_tell_when_a_message_has_left(server, connect):
     peer.request(1, fields=FLOW)
     for piece in (b"12345", b"67890", b"abc"):
         peer.data(1, piece)
-    server.loop.until(lambda: server.receivers and server.receivers[0].marks == [5, 10])
+    server.loop.until(lambda: server.handlers and server.handlers[0].markers == [5, 10])
     peer.send(frames.window_update(1, 2))
     assert peer.is_alive()
-    assert server.receivers[0].marks == [5, 10]
+    assert server.handlers[0].markers == [5, 10]
     peer.send(frames.window_update(1, 1))
-    server.loop.until(lambda: server.receivers[0].marks == [5, 10, 13])
+    server.loop.until(lambda: server.handlers[0].markers == [5, 10, 13])
 
 
 def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
@@ -211,8 +211,8 @@ def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
     piece = b"x" * 500_000
     for _ in range(20):
         peer.data(1, piece)
-    server.loop.until(lambda: server.receivers and len(server.receivers[0].content) == 20 * len(piece))
-    stream = server.receivers[0].stream
+    server.loop.until(lambda: server.handlers and len(server.handlers[0].content) == 20 * len(piece))
+    stream = server.handlers[0].stream
     assert 0 < stream.unsent < 20 * len(piece)
     assert len(content(peer, 1, 20 * len(piece))) == 20 * len(piece)
     assert stream.unsent == 0
@@ -220,7 +220,7 @@ def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
 
 def test_an_answer_before_the_end_of_its_request_tells_the_client_to_stop(server, peer):
     peer.request(1, fields=HOLD)
-    server.loop.until(lambda: server.receivers)
+    server.loop.until(lambda: server.handlers)
     server.release()
     assert peer.until(frames.HEADERS).stream == 1
     reset = peer.until(frames.RST_STREAM)

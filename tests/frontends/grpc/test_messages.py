@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from naiad.frontends.grpc.messages import BufferPool, MessageError, MessageReader, framed
+from naiad.frontends.grpc.messages import BufferPool, MessageError, MessageReader, with_prefix
 
 
 def prefixed(message=b"", size=None):
@@ -19,18 +19,18 @@ def test_a_reader_reads_messages_of_any_size_straight_or_not(size):
     reader, pool = MessageReader("identity", BufferPool()), []
     found, position = [], 0
     while position < len(content):
-        room = reader.room(30_000)
+        room = reader.get_buffer(30_000)
         if room is not None and position % 2:
             step = min(len(room), len(content) - position)
             room[:step] = content[position : position + step]
             room.release()
-            found += reader.filled(step)
+            found += reader.buffer_updated(step)
         else:
             step = min(9_973, len(content) - position)
             found += reader.feed(content, position, position + step)
         position += step
     assert [bytes(each) for each in found] == [message[:size]] * 2
-    assert not reader.is_within
+    assert not reader.is_within_message
     assert not pool
 
 
@@ -44,9 +44,9 @@ def test_a_buffer_is_used_again_once_nobody_looks_at_it():
     pool, buffer = BufferPool(), bytearray(100_001)
     buffer.pop()
     view = memoryview(buffer)[5:10]
-    pool.keep(buffer)
+    pool.put(buffer)
     assert pool.take(100_000) is None
-    pool.keep(buffer)
+    pool.put(buffer)
     view.release()
     assert pool.take(99_999) is None
     assert pool.take(100_000) is buffer
@@ -57,17 +57,17 @@ def test_a_buffer_is_used_again_once_nobody_looks_at_it():
 def test_a_pool_is_bounded():
     pool = BufferPool()
     for _ in range(40):
-        pool.keep(bytearray(4 << 20))
+        pool.put(bytearray(4 << 20))
     assert pool._size <= 1 << 26
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_messages_are_packed_where_that_helps(encoding):
-    parts, size = framed([b"x" * 1000, memoryview(bytes(1000))], 2000, encoding)
+    parts, size = with_prefix([b"x" * 1000, memoryview(bytes(1000))], 2000, encoding)
     assert size == len(b"".join(parts)) < 100
     (message,) = MessageReader(encoding, BufferPool()).feed(b"".join(parts), 0, size)
     assert message == b"x" * 1000 + bytes(1000)
-    short = framed([b"abc"], 3, encoding)
+    short = with_prefix([b"abc"], 3, encoding)
     assert short == ([prefixed(size=3), b"abc"], 8)
     with pytest.raises(MessageError, match="without a grpc-encoding"):
         MessageReader("identity", BufferPool()).feed(b"".join(parts), 0, size)

@@ -12,13 +12,13 @@ HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in RE
 
 def test_an_orderly_end_takes_two_steps_and_answers_what_came_between(server, peer):
     peer.request(1, fields=HOLD, ends=True)
-    server.loop.until(lambda: server.receivers)
+    server.loop.until(lambda: server.handlers)
     server.drain()
     first = peer.away()
     assert (first.last, first.code) == (frames.MAX_STREAM, ErrorCode.NO_ERROR)
     ping = peer.until(frames.PING)
     peer.request(3, fields=HOLD, ends=True)
-    peer.send(frames.ping(ping.payload, is_answer=True))
+    peer.send(frames.ping(ping.payload, is_ack=True))
     assert peer.away().last == 3
     peer.request(5, ends=True)
     refused = peer.until(frames.RST_STREAM)
@@ -35,14 +35,14 @@ def test_the_last_stream_that_is_answered_is_told_once(server, peer):
     assert peer.is_alive()
     server.drain()
     peer.away()
-    answer = frames.ping(peer.until(frames.PING).payload, is_answer=True)
+    answer = frames.ping(peer.until(frames.PING).payload, is_ack=True)
     peer.send(answer)
     assert peer.away().last == 1
     peer.request(3, ends=True)
     peer.send(answer)
     assert peer.is_alive()
     peer.send(frames.window_update(0, 0))
-    assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+    assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
 
 
 def test_an_idle_connection_ends_at_once(server, peer):
@@ -50,7 +50,7 @@ def test_an_idle_connection_ends_at_once(server, peer):
     assert peer.is_alive()
     server.drain()
     ping = peer.until(frames.PING)
-    peer.send(frames.ping(ping.payload, is_answer=True))
+    peer.send(frames.ping(ping.payload, is_ack=True))
     assert peer.away().last == 0
     assert peer.ended()
 
@@ -58,9 +58,9 @@ def test_an_idle_connection_ends_at_once(server, peer):
 def test_what_is_being_answered_when_the_client_goes_is_cancelled(server, peer):
     for number in (1, 3):
         peer.request(number, fields=HOLD)
-    server.loop.until(lambda: len(server.receivers) == 2)
+    server.loop.until(lambda: len(server.handlers) == 2)
     peer.close()
-    server.loop.until(lambda: all(receiver.is_cancelled for receiver in server.receivers))
+    server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
     server.loop.until(lambda: not server.connections)
 
 
@@ -69,7 +69,7 @@ def test_a_reset_cancels_one_stream(server, peer):
         peer.request(number, fields=HOLD, ends=True)
     peer.send(frames.reset(1, ErrorCode.CANCEL))
     assert peer.is_alive()
-    assert [receiver.is_cancelled for receiver in server.receivers] == [True, False]
+    assert [handler.is_cancelled for handler in server.handlers] == [True, False]
     server.release()
     assert peer.until(frames.HEADERS).stream == 3
 
@@ -80,7 +80,7 @@ def test_a_silent_client_is_pinged_and_one_that_answers_stays(serve, connect):
     )
     for _ in range(3):
         ping = peer.until(frames.PING)
-        peer.send(frames.ping(ping.payload, is_answer=True))
+        peer.send(frames.ping(ping.payload, is_ack=True))
     assert peer.is_alive()
 
 
@@ -102,7 +102,7 @@ def test_only_so_many_pings_are_sent_without_data(serve, connect):
     server = serve(keepalive_time=0.02, keepalive_without_calls=True, max_pings_without_data=2)
     peer = connect(server)
     for _ in range(2):
-        peer.send(frames.ping(peer.until(frames.PING).payload, is_answer=True))
+        peer.send(frames.ping(peer.until(frames.PING).payload, is_ack=True))
     peer.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         peer.until(frames.PING)
@@ -138,4 +138,4 @@ def test_a_connection_ends_at_its_greatest_age_and_its_calls_a_grace_later(serve
     peer.request(1, fields=HOLD, ends=True)
     assert peer.away().last == frames.MAX_STREAM
     assert peer.ended()
-    server.loop.until(lambda: server.receivers[0].is_cancelled)
+    server.loop.until(lambda: server.handlers[0].is_cancelled)

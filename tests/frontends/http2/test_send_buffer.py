@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.frontends.http2.frames import DATA, HEAD
-from naiad.frontends.http2.send_buffer import Outbox
+from naiad.frontends.http2.send_buffer import SendBuffer
 
 
 def contents(made):
@@ -27,7 +27,7 @@ def contents(made):
     st.integers(1, 30),
 )
 def test_messages_come_out_as_they_went_in(messages, windows, frame_size):
-    outbox = Outbox()
+    outbox = SendBuffer()
     for number, parts in enumerate(messages):
         outbox.put(parts, number)
     out, marks, after = b"", [], 0
@@ -47,7 +47,7 @@ def test_messages_come_out_as_they_went_in(messages, windows, frame_size):
 
 
 def test_views_of_any_type_and_shape_are_cut_by_their_bytes():
-    outbox = Outbox()
+    outbox = SendBuffer()
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     outbox.put([memoryview(array), memoryview(np.empty((0, 3)))], None)
     assert outbox.size == 24
@@ -55,7 +55,7 @@ def test_views_of_any_type_and_shape_are_cut_by_their_bytes():
 
 
 def test_long_parts_are_views_and_no_copies():
-    outbox, big = Outbox(), bytearray(1000)
+    outbox, big = SendBuffer(), bytearray(1000)
     outbox.put([big])
     made, _, _ = outbox.take(5, 600, 300)
     big[0] = 7

@@ -1,0 +1,202 @@
+"""A gRPC server on one port: sockets, connections, and requests to the methods of a service."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from naiad.errors import OptionError
+from naiad.frontends.grpc.call_head import CallHead, CallHeadParser
+from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http2Connection
+from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.http2.request_head import RequestHead
+from naiad.frontends.http2.stream import Stream, StreamHandler
+from naiad.frontends.log_settings import Log
+
+logger = logging.getLogger("naiad.grpc")
+
+_BACKLOG = 1024
+_MIN_DRAIN_SECONDS = 0.1
+"""Seconds that connections are given to close, even if no grace is left: responses may still be on their way."""
+
+C = TypeVar("C")
+
+
+class GrpcMethod(NamedTuple):
+    """A method of a service.
+
+    Attributes:
+        name: Its name, without that of the service.
+        begin: Makes the handler of a call from its stream, its head and the context of all calls.
+    """
+
+    name: str
+    begin: Callable[[Stream, CallHead[Any], Any], StreamHandler]
+
+
+Head = CallHead[GrpcMethod]
+
+
+class GrpcApplication(Generic[C]):
+    """Handles requests of HTTP/2 as calls of a service. Implements `Application`."""
+
+    def __init__(
+        self,
+        methods: Mapping[bytes, GrpcMethod],
+        context: C,
+        *,
+        denial: Callable[[GrpcMethod, Mapping[str, str]], str],
+        log: Log,
+        log_names: Mapping[str, tuple[str, str]],
+        settings: GrpcSettings,
+        limits: Http2Limits,
+    ) -> None:
+        """An application for one service.
+
+        Args:
+            methods: The methods by their paths.
+            context: Handed to each call.
+            denial: Returns why a method may not be called with some metadata; empty where it may.
+            log: Tells whether calls are logged.
+            log_names: What the log calls methods, and what it adds; other methods are logged by their names.
+            settings: Which compression responses have.
+            limits: Bounds on a request's fields.
+        """
+        self._context = context
+        self._log = log
+        self._log_names = log_names
+        self._logged_calls = itertools.count()
+        self._parser = CallHeadParser(methods, denial, level=settings.response_compression, max_size=limits.fields_size)
+
+    def parse_head(self, head: RequestHead) -> Head:
+        """The call that a request begins."""
+        return self._parser.parse(head)
+
+    def handle_request(self, stream: Stream, head: Head) -> StreamHandler | None:
+        """Begin a call, or reject it."""
+        if head.method is not None:
+            if self._log.is_verbose:
+                self._log_call(head.method.name)
+            return head.method.begin(stream, head, self._context)
+        assert head.rejection is not None
+        stream.sender.send_headers(stream, head.rejection, is_constant=False, ends=True)
+        return None
+
+    def _log_call(self, name: str) -> None:
+        """Log the begin of a call. Text: SRV src/grpc/, which logs more steps of its own state machine."""
+        handler, context = self._log_names.get(name, (name, ""))
+        logger.debug("Process for %s, rpc_ok=1,%s %d step START", handler, context, next(self._logged_calls))
+
+
+class GrpcServer:
+    """Listens on one port, with any number of connections.
+
+    Attributes:
+        connections: The open connections.
+    """
+
+    def __init__(
+        self, application: Application[Head], limits: Http2Limits, settings: GrpcSettings, tls: ssl.SSLContext | None
+    ) -> None:
+        self.connections: set[Http2Connection[Head]] = set()
+        self._application = application
+        self._limits = limits
+        self._keepalive = settings.keepalive()
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, address: str, port: int, *, reuse_port: bool) -> int:
+        """Listen; return the port.
+
+        Args:
+            address: Address to listen at, such as `0.0.0.0` or `::`.
+            port: Port to listen at; 0 for any free one.
+            reuse_port: Whether other servers may listen at the same port.
+
+        Raises:
+            OptionError: The address or port cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        read_buffer = memoryview(bytearray(READ_BUFFER_SIZE))
+
+        def connect() -> Http2Connection[Head]:
+            return Http2Connection(self._application, self.connections, read_buffer, self._limits, self._keepalive)
+
+        sockets = _listening_sockets(address, port, reuse_port=reuse_port)
+        for each in sockets:
+            self._servers.append(await loop.create_server(connect, sock=each, backlog=_BACKLOG, ssl=self._tls))
+        return int(sockets[0].getsockname()[1])
+
+    async def stop(self, deadline: float) -> None:
+        """Accept no more connections, drain those that are open, and abort what is left at *deadline*.
+
+        Args:
+            deadline: By the event loop's clock.
+        """
+        clock = asyncio.get_running_loop().time
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for connection in tuple(self.connections):
+            connection.drain()
+        deadline = max(deadline, clock() + _MIN_DRAIN_SECONDS)
+        while self.connections and clock() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self.connections):
+            connection.abort()
+        while self.connections:
+            await asyncio.sleep(0)
+
+
+def _listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Sockets for all addresses that *address* resolves to.
+
+    Raises:
+        OptionError: None of them can be used.
+    """
+    sockets: list[socket.socket] = []
+    problem: OSError | None = None
+    try:
+        resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        resolved, problem = [], error
+    for family, _, _, _, where in resolved:
+        # Port 0 means any free port; all addresses then share the one that the first got.
+        used_port = sockets[0].getsockname()[1] if sockets else port
+        try:
+            sockets.append(_bind(family, (str(where[0]), used_port, *where[2:]), reuse_port=reuse_port))
+        except OSError as error:
+            problem = error
+    if sockets:
+        return sockets
+    host = f"[{address}]" if ":" in address else address
+    why = problem.strerror or problem if problem is not None else "the address does not resolve"
+    raise OptionError(
+        f"cannot serve gRPC at {host}:{port}: {why}; set another address or port with --grpc-address or --grpc-port"
+    ) from problem
+
+
+def _bind(family: int, where: tuple[str | int, ...], *, reuse_port: bool) -> socket.socket:
+    # The wildcard address means IPv4 and IPv6, as for gRPC: one socket for both where the system has such.
+    is_wildcard = where[0] in {"0.0.0.0", "::"} and socket.has_dualstack_ipv6()  # noqa: S104 - compared, not bound
+    if is_wildcard:
+        family, where = socket.AF_INET6, ("::", where[1])
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_wildcard))
+        made.bind(where)
+        made.listen(_BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made

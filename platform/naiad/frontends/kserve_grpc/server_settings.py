@@ -1,0 +1,75 @@
+"""The methods LogSettings and TraceSetting: settings that change while the server runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import InvalidRequestError
+from naiad.frontends import log_settings
+from naiad.frontends.kserve_grpc import service_pb2 as pb
+from naiad.frontends.log_settings import Log
+from naiad.frontends.tracing import settings as trace_settings
+from naiad.frontends.tracing.tracer import Tracer
+
+_CHOICES = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
+"""For each type of setting: the field of `LogSettingsRequest` that holds it, and its name in error texts."""
+
+
+def change_log_settings(request: pb.LogSettingsRequest, log: Log) -> pb.LogSettingsResponse:
+    """Change the settings that the request names; return all of them.
+
+    Raises:
+        NaiadError: A setting has an invalid value.
+    """
+    wanted: dict[str, str | bool | int] = {}
+    for name, value in request.settings.items():
+        if name not in log_settings.KINDS:
+            continue
+        choice, kind = _CHOICES[log_settings.KINDS[name]]
+        if name != "log_file" and value.WhichOneof("parameter_choice") != choice:
+            raise InvalidRequestError(f"expect {kind} for '{name}'")
+        wanted[name] = getattr(value, choice)
+    if "log_format" in wanted:
+        log_settings.check_format(str(wanted["log_format"]))
+    if wanted:
+        log.change(log_settings.changed(log.settings, wanted))
+    response = pb.LogSettingsResponse()
+    for name, setting in log_settings.document(log.settings).items():
+        setattr(response.settings[name], _CHOICES[type(setting)][0], setting)
+    return response
+
+
+def change_trace_settings(
+    request: pb.TraceSettingRequest, engine: EngineDoor, tracer: Tracer
+) -> pb.TraceSettingResponse:
+    """Change the settings that the request names, of one model or of all; return those that then apply.
+
+    Raises:
+        NaiadError: A setting has an invalid value.
+    """
+    model = request.model_name
+    if model:
+        trace_settings.check_model_exists(engine, model)
+    if "trace_file" in request.settings:
+        raise trace_settings.read_only_file_error()
+    changes: dict[str, Any] = {}
+    if "trace_level" in request.settings:
+        names = list(request.settings["trace_level"].value)
+        changes["levels"] = trace_settings.parse_levels(names) if names else None
+    for name, field in trace_settings.NUMBERS.items():
+        if name in request.settings:
+            changes[field] = _number(name, list(request.settings[name].value))
+    tracer.change(model, changes)
+    response = pb.TraceSettingResponse()
+    for name, value in tracer.settings(model).items():
+        response.settings[name].value.extend([value] if isinstance(value, str) else value)
+    return response
+
+
+def _number(name: str, values: list[str]) -> int | None:
+    if not values:
+        return None
+    if len(values) > 1:
+        raise InvalidRequestError(f"expect only 1 value for '{name}'")
+    return trace_settings.parse_number(name, values[0])
