@@ -57,7 +57,7 @@ class ConfigTarget:
             compile_plan(config, 1)
             read_samples(config, self._files.directory)
             states = read_states(config, self._files.directory)
-            scheduler_for(config, states).add("an instance")
+            scheduler_for(config, states).add_instance("an instance")
             orjson.dumps(to_json(prepared))
         except NaiadError as error:
             return "refused" if error.message else _SILENT

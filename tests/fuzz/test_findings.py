@@ -67,5 +67,5 @@ def test_places_for_any_number_of_sequences_take_no_more_memory_than_some_have_u
     """Each instance made an object for each."""
     config = read(f"max_batch_size: 2147483647 sequence_batching {{ {strategy} }}")
     scheduler = scheduler_for(config)
-    scheduler.add("an instance")
+    scheduler.add_instance("an instance")
     assert len(scheduler._hosts["an instance"].slots) == 65536

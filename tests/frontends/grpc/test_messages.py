@@ -69,5 +69,5 @@ def test_messages_are_packed_where_that_helps(encoding):
     assert message == b"x" * 1000 + bytes(1000)
     short = with_prefix([b"abc"], 3, encoding)
     assert short == ([prefixed(size=3), b"abc"], 8)
-    with pytest.raises(MessageError, match="without a grpc-encoding"):
+    with pytest.raises(MessageError, match="the call has no grpc-encoding"):
         MessageReader("identity", BufferPool()).feed(b"".join(parts), 0, size)

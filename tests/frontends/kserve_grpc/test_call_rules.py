@@ -331,7 +331,7 @@ def test_requests_of_a_client_that_does_not_read_wait(served, connect):
 
 def test_requests_in_flight_are_no_more_than_what_their_answers_may_take(served, connect, monkeypatch):
     """All of these may come while the client does not read."""
-    monkeypatch.setattr(stream_call, "_MOST_EXPECTED", 1_000_000)
+    monkeypatch.setattr(stream_call, "_MAX_EXPECTED", 1_000_000)
     peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
     peer.send(frames.window_update(0, 1 << 28))
     peer.request(1, fields=fields(STREAM))

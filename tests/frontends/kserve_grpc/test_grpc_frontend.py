@@ -171,7 +171,7 @@ def test_a_connection_is_closed_at_its_greatest_age(serve):
 
 
 def test_default_settings_are_the_references():
-    assert GrpcSettings().lifetimes() == KeepaliveSettings(
+    assert GrpcSettings().keepalive() == KeepaliveSettings(
         keepalive_time=7200,
         keepalive_timeout=20,
         keepalive_without_calls=False,

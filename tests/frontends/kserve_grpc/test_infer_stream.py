@@ -120,7 +120,7 @@ def test_errors_are_messages_and_the_stream_goes_on():
     stream.ask("identity", "b", version="x")
     stream.ask("failing", "c")
     stream.ask("identity", "d")
-    messages = stream.on_sent()
+    messages = stream.sent()
     assert [(m.infer_response.id, m.error_message[:40]) for m in messages] == [
         ("a", "Request for unknown model: 'nope' is not"),
         ("b", "failed to get model version from specifi"),
@@ -170,7 +170,7 @@ def test_a_stream_is_finished_when_nothing_more_can_come():
     assert not stream.stream.is_finished
     stream.engine.release()
     assert not stream.stream.is_finished
-    stream.on_sent()
+    stream.sent()
     assert stream.stream.is_finished
 
 
@@ -228,7 +228,7 @@ def test_a_request_that_ended_the_stream_before_it_had_a_ticket_is_cancelled_all
 
 def test_a_closed_gate_refuses_messages_in_band():
     stream = Stream()
-    stream.gate.closed = True
+    stream.gate.is_closed = True
     stream.ask("identity", "a")
     assert stream.summary() == [("a", None, SHUTTING_DOWN)]
 

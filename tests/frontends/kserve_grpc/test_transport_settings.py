@@ -66,7 +66,7 @@ def connect(serve):
 
 
 def test_no_time_of_silence_is_too_short_for_the_loop():
-    assert GrpcSettings(keepalive_time_ms=0).lifetimes().keepalive_time == 0.001
+    assert GrpcSettings(keepalive_time_ms=0).keepalive().keepalive_time == 0.001
 
 
 def test_silence_is_answered_with_a_ping_and_more_silence_ends_the_connection(connect):
