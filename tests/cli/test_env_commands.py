@@ -23,9 +23,9 @@ def entry(store: Path, letter: str, *, days: float, size: int) -> str:
     digest = letter * 64
     record = {"archive": f"/{letter}.tgz", "made": 0.0, "size": [1, size], "interpreter": {"version": [3, 10, 1]}}
     json_cache.write(store / digest / "ready.json", record)
-    uses = EntryLeases(store)
-    uses.hold(digest).release()
-    uses.note(digest, f"model_{letter}", f"/{letter}.tgz")
+    leases = EntryLeases(store)
+    leases.acquire(digest).release()
+    leases.record_model(digest, f"model_{letter}", f"/{letter}.tgz")
     lock = store / "uses" / digest / "lock"
     then = lock.stat().st_mtime - days * DAY
     os.utime(lock, (then, then))
@@ -104,7 +104,7 @@ def test_entries_are_removed_by_name_unless_they_are_used(store):
         in env("remove", "--dry-run", "aaaaaa", "--env-store", store).output
     )
     assert left(store) == "abc"
-    lease = EntryLeases(store).hold("b" * 64)
+    lease = EntryLeases(store).acquire("b" * 64)
 
     found = env("remove", "aaaaaa", "/b.tgz", "--env-store", store)
 

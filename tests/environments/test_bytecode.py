@@ -6,10 +6,10 @@ import stat
 import struct
 
 import pytest
-from naiad.environments.bytecode import Kind, bytecode_name, find_bytecode_target, stale_sources
+from naiad.environments.bytecode import BytecodeTarget, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import FileState, UnpackedFile
 
-KIND = Kind("cpython-311", b"abcd")
+KIND = BytecodeTarget("cpython-311", b"abcd")
 SOURCE, CACHE = "lib/python3.11/m.py", "lib/python3.11/__pycache__/m.cpython-311.pyc"
 TIME, SIZE = 1_700_000_000, 321
 

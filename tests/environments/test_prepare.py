@@ -230,7 +230,7 @@ def test_an_archive_that_uses_a_standard_library_elsewhere_is_refused(manager, w
 
     message = refusal(manager, makers.pack_plainly(tmp_path / "venv", tmp_path / "venv.tar.gz"))
 
-    assert f"is not whole: its interpreter uses the standard library at {whole}" in message
+    assert f"is not self-contained: its interpreter uses the standard library at {whole}" in message
     assert not stored(manager)
 
 

@@ -53,8 +53,8 @@ def test_the_log_gets_a_line_every_few_seconds_with_bytes_and_rate(caplog):
     reporter = LogReporter()
 
     for done, seconds in ((1, 1), (20_000_000, 5.5), (21_000_000, 6), (30_000_000, 11)):
-        reporter.progress(event(done, seconds))
-    reporter.progress(event(40_000_000, 12, finished=True))
+        reporter.on_progress(event(done, seconds))
+    reporter.on_progress(event(40_000_000, 12, finished=True))
 
     assert caplog.messages == [
         "unpacking /archives/e.tar.gz for 'm': 20.0 of 40.0 MB (50 %), 3.6 MB/s",
@@ -66,7 +66,7 @@ def test_the_log_gets_a_line_every_few_seconds_with_bytes_and_rate(caplog):
 def test_a_step_that_failed_is_not_called_done(caplog):
     caplog.set_level(logging.DEBUG, "naiad.environments")
 
-    LogReporter().progress(event(20_000_000, 12, finished=True, failed=True))
+    LogReporter().on_progress(event(20_000_000, 12, finished=True, failed=True))
 
     assert caplog.messages == ["stopped unpacking /archives/e.tar.gz for 'm': 20.0 of 40.0 MB (50 %), 1.7 MB/s"]
 
@@ -77,11 +77,11 @@ def test_a_terminal_gets_a_bar_for_each_archive_and_keeps_none(monkeypatch):
     terminal = Terminal()
     reporter = BarReporter(terminal)
 
-    reporter.progress(event(20_000_000, 1))
-    reporter.progress(event(10_000_000, 1, name="other.zip"))
+    reporter.on_progress(event(20_000_000, 1))
+    reporter.on_progress(event(10_000_000, 1, name="other.zip"))
     drawn = terminal.getvalue()
-    reporter.progress(event(40_000_000, 2, finished=True))
-    reporter.progress(event(10_000_000, 2, name="other.zip", finished=True, failed=True))
+    reporter.on_progress(event(40_000_000, 2, finished=True))
+    reporter.on_progress(event(10_000_000, 2, name="other.zip", finished=True, failed=True))
 
     assert "unpacking e.tar.gz" in drawn
     assert "20.0/40.0 MB" in drawn
@@ -96,7 +96,7 @@ def test_a_line_of_the_log_replaces_the_bar_it_meets(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
 
-    BarReporter(terminal).progress(event(20_000_000, 1))
+    BarReporter(terminal).on_progress(event(20_000_000, 1))
 
     assert terminal.getvalue().endswith("\r")
 
@@ -105,8 +105,8 @@ def test_what_is_over_at_once_gets_no_bar():
     terminal = Terminal()
     reporter = BarReporter(terminal)
 
-    reporter.progress(event(20_000_000, 0.2))
-    reporter.progress(event(40_000_000, 0.3, finished=True))
+    reporter.on_progress(event(20_000_000, 0.2))
+    reporter.on_progress(event(40_000_000, 0.3, finished=True))
 
     assert not terminal.getvalue()
 

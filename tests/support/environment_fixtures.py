@@ -18,7 +18,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[ProgressEvent] = []
 
-    def progress(self, event: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         self.events.append(event)
 
 

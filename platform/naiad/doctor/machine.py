@@ -82,7 +82,7 @@ def missing_room(archive: Path, root: Path, reporter: ProgressReporter) -> Findi
         ExecutionEnvironmentError: If the archive cannot be read.
     """
     store = Store(root, reporter)
-    if store.ready(store.content(archive).digest) is not None:
+    if store.get(store.identify(archive).digest) is not None:
         return None
     manifest = read_manifest(archive)
     needed = manifest.size if manifest is not None else archive.stat().st_size * _UNPACKED_RATIO

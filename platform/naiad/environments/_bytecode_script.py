@@ -1,11 +1,15 @@
-"""Run by an environment's own interpreter: find sources without usable bytecode, and compile them if they are few.
+"""Run by an environment's own interpreter: compile sources without usable bytecode if they are few.
 
-Arguments: how many are few; then, from who knows which they are, for what they were looked through (a tag and a magic
-number), and they. Prints one line of JSON. Only for environments that are ours to write to.
+Arguments: the limit for "few"; then optionally a cache tag, a magic number in hex, and the stale sources that the host
+found for an interpreter with these. If the tag or the magic number is not this interpreter's, or none is given, the
+script searches for stale sources itself.
+
+Output: one line of JSON with `stale` (number of stale sources), `left` (how many remain uncompiled) and `looked`
+(whether the script searched). Used only on environments in the store, which may be written to.
 """
 
 # ruff: noqa: PTH116, PTH118, PTH123, T201
-# No pathlib: os.walk over 30,000 files is what this does.
+# No pathlib: the script walks up to 30,000 files, and os.walk is several times faster.
 
 import importlib.util
 import json
@@ -16,12 +20,12 @@ import sys
 import sysconfig
 
 MARK = "naiad-bytecode:"
-# Never imported by a model, and full of files that are wrong on purpose.
+# Models never import these, and they contain files with deliberate syntax errors.
 SKIPPED = {"__pycache__", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
 
 
 def is_fresh(source: str) -> bool:
-    """Whether the bytecode beside a source can be used as it is (PEP 552: magic, flags, then mtime and size)."""
+    """Whether Python would use the bytecode beside a source (PEP 552: magic, flags, then mtime and size)."""
     try:
         with open(importlib.util.cache_from_source(source), "rb") as file:
             head = file.read(16)
@@ -34,7 +38,7 @@ def is_fresh(source: str) -> bool:
 
 
 def stale_sources() -> "list[str]":
-    """Every source an import could meet that would have to be compiled first."""
+    """Every importable source without usable bytecode."""
     found = set()  # type: set[str]
     for name in ("stdlib", "purelib", "platlib"):
         for folder, folders, files in os.walk(sysconfig.get_path(name)):
@@ -44,22 +48,22 @@ def stale_sources() -> "list[str]":
     return sorted(found)
 
 
-def told() -> bool:
-    """Whether the arguments name what is to be compiled for this very interpreter."""
+def has_stale_list() -> bool:
+    """Whether the arguments list the stale sources for this very interpreter."""
     return sys.argv[2:4] == [sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex()]
 
 
 def main() -> None:
-    """Compile what is few, and say how much is left."""
-    looked = not told()
-    stale = stale_sources() if looked else sys.argv[4:]
+    """Compile the stale sources if they are few, and print the counts."""
+    searched = not has_stale_list()
+    stale = stale_sources() if searched else sys.argv[4:]
     few = len(stale) <= int(sys.argv[1])
     for source in stale if few else ():
         try:
             py_compile.compile(source, doraise=True)
         except (py_compile.PyCompileError, OSError, ValueError):
-            continue  # a template or a sample of bad syntax: an import of it would fail as well
-    print(MARK + json.dumps({"stale": len(stale), "left": 0 if few else len(stale), "looked": looked}))
+            continue  # a template or a sample of invalid syntax; importing it would fail too
+    print(MARK + json.dumps({"stale": len(stale), "left": 0 if few else len(stale), "looked": searched}))
 
 
 main()

@@ -1,6 +1,6 @@
-"""Run by an environment's own interpreter: compile files, the same way each time.
+"""Run by an environment's own interpreter: compile the given files in the given order.
 
-Reads a list of [source, bytecode, name that tracebacks show] as JSON. Runs under Python 3.8 as well.
+Input on stdin: a JSON list of [source, bytecode file, path stored in the bytecode]. Runs under Python 3.8 too.
 """
 
 import json
@@ -10,9 +10,10 @@ import sys
 
 
 def main() -> None:
-    """Compile what compiles: packages ship templates, and files for other versions of Python."""
+    """Compile every file; skip those that fail: packages contain templates and files for other Python versions."""
     for source, target, shown in json.load(sys.stdin):
-        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - no pathlib where starts count
+        # No pathlib: importing it would slow down every start of this script.
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - see above
         try:
             py_compile.compile(
                 source, target, dfile=shown, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP

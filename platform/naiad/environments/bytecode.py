@@ -1,9 +1,12 @@
-"""Compiling the files of an environment so that the same sources give the same bytes, wherever they lie.
+"""Bytecode of environments: whether it is usable, and compiling what lacks it reproducibly.
 
-Bytecode holds the path of its source, for tracebacks, and the import replaces it by the real one. So a path relative to
-the environment will do, and two builds in two folders come out equal. Two more things make bytecode differ from one
-run to the next: the seed of hashes, up to Python 3.10, and what the compiling process has compiled before. The seed
-is fixed here, and files are dealt out to a fixed number of processes.
+Bytecode contains the path of its source, for tracebacks; the import system replaces it by the real path. A path
+relative to the environment therefore works, and makes builds in two folders identical. Two more things vary between
+runs: the hash seed (up to Python 3.10), and what the compiling process compiled before. So the seed is fixed, and
+files are assigned to a fixed number of processes.
+
+There are two ways to find stale bytecode. While building, `is_fresh` reads the head of each bytecode file. After
+unpacking, `stale_sources` needs no file access, because unpacking kept the head of every bytecode file.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from naiad.environments.store.file_digests import FileState, UnpackedFile
 __all__ = [
     "COMPLETION_SCRIPT",
     "HEADER",
+    "BytecodeTarget",
     "CompileJob",
-    "Kind",
     "bytecode_name",
     "bytecode_path",
     "compile_environment",
@@ -33,12 +36,17 @@ __all__ = [
 ]
 
 HEADER = struct.Struct("<4sIII")
-"""Head of a bytecode file (PEP 552): magic number, flags, and with flags of 0 its source's time and size."""
+"""Head of a bytecode file (PEP 552): magic number, flags, and with flags of 0 its source's mtime and size."""
 
 COMPLETION_SCRIPT = Path(__file__).with_name("_bytecode_script.py")
-"""Run by an environment's own interpreter: compiles the sources that lack bytecode if they are few."""
+"""Script for an environment's own interpreter: compiles the sources without usable bytecode if they are few."""
 
+_COMPILE_SCRIPT = Path(__file__).with_name("_compile_script.py")
+# Fixed, not the number of cores: what a process compiled before changes its later output.
 _PROCESSES = 4
+_CACHE = "__pycache__"
+# Models never import these, and they contain files with deliberate syntax errors.
+_SKIPPED = frozenset({_CACHE, "test", "tests", "idlelib", "lib2to3", "turtledemo"})
 
 
 class CompileJob(NamedTuple):
@@ -46,8 +54,8 @@ class CompileJob(NamedTuple):
 
     Attributes:
         source: The file.
-        target: Where its bytecode goes.
-        shown: The path that the bytecode holds.
+        target: Where its bytecode is written.
+        shown: The path stored in the bytecode.
     """
 
     source: Path
@@ -55,18 +63,33 @@ class CompileJob(NamedTuple):
     shown: str
 
 
+class BytecodeTarget(NamedTuple):
+    """The interpreter that bytecode is for.
+
+    Attributes:
+        tag: Cache tag in the file names, `cpython-310`.
+        magic: Magic number at the start of the files.
+    """
+
+    tag: str
+    magic: bytes
+
+
 def compile_environment(python: Path, prefix: Path, cache_tag: str) -> None:
-    """Compile what has no bytecode yet: it halves the start of a guest, and a read-only environment never gets it."""
+    """Compile every source without usable bytecode.
+
+    Bytecode halves the start time of a guest, and a read-only environment can never add it later.
+    """
     sources = sorted(source for folder in prefix.glob("lib*") if not folder.is_symlink() for source in _sources(folder))
     jobs = (CompileJob(source, bytecode_path(source, cache_tag), str(source.relative_to(prefix))) for source in sources)
     compile_files(python, [job for job in jobs if not is_fresh(job.source, job.target)])
 
 
 def compile_files(python: Path, jobs: Iterable[CompileJob]) -> None:
-    """Compile files with an interpreter. Files that do not compile are passed over."""
-    script = Path(__file__).with_name("_compile_script.py").read_text(encoding="utf-8")
+    """Compile files with an interpreter; files that do not compile are skipped."""
+    script = _COMPILE_SCRIPT.read_text(encoding="utf-8")
     waiting = list(jobs)
-    # `-I` would hide the seed from the interpreter; the folder it starts in must not be one with modules.
+    # Not `-I`, which ignores PYTHONHASHSEED. Without it the working directory must contain no modules, hence "/".
     command = [str(python), "-s", "-S", "-B", "-c", script]
     processes = []
     for part in range(_PROCESSES):
@@ -84,7 +107,7 @@ def compile_files(python: Path, jobs: Iterable[CompileJob]) -> None:
         processes.append((process, json.dumps(share).encode()))
     for process, share_text in processes:
         assert process.stdin is not None
-        # The script reads all of it before it begins, so no process waits for another one's share for long.
+        # The script reads all input before it compiles, so these writes block only briefly.
         process.stdin.write(share_text)
         process.stdin.close()
     for process, _ in processes:
@@ -93,11 +116,17 @@ def compile_files(python: Path, jobs: Iterable[CompileJob]) -> None:
 
 def bytecode_path(source: Path, cache_tag: str) -> Path:
     """Where Python looks for the bytecode of a source."""
-    return source.parent / "__pycache__" / f"{source.stem}.{cache_tag}.pyc"
+    return source.parent / _CACHE / f"{source.stem}.{cache_tag}.pyc"
+
+
+def bytecode_name(source: str, tag: str) -> str:
+    """Like `bytecode_path`, for names of files in an entry. Strings: called for each of 10,000 sources."""
+    parent, slash, name = source.rpartition("/")
+    return f"{parent}{slash}{_CACHE}/{name[:-3]}.{tag}.pyc"
 
 
 def is_fresh(source: Path, bytecode: Path) -> bool:
-    """Whether bytecode may be used for its source as that is now."""
+    """Whether Python would use this bytecode for the source as it is on disk now."""
     try:
         with bytecode.open("rb") as file:
             _, flags, mtime, size = HEADER.unpack(file.read(HEADER.size))
@@ -107,72 +136,57 @@ def is_fresh(source: Path, bytecode: Path) -> bool:
     return flags != 0 or (mtime, size) == (int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
 
 
-def _sources(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*.py") if path.is_file())
+def find_bytecode_target(unpacked: Mapping[str, UnpackedFile]) -> BytecodeTarget | None:
+    """The interpreter that most of the unpacked bytecode is for; None without bytecode.
 
-
-_CACHE = "__pycache__"
-# Never imported by a model, and full of files that are wrong on purpose.
-_SKIPPED = frozenset({_CACHE, "test", "tests", "idlelib", "lib2to3", "turtledemo"})
-
-
-class Kind(NamedTuple):
-    """What bytecode is for.
-
-    Attributes:
-        tag: As in its files' names, `cpython-310`.
-        magic: What it begins with.
+    The bytecode itself tells this, so the environment's interpreter need not be started first.
     """
-
-    tag: str
-    magic: bytes
-
-
-def find_bytecode_target(written: Mapping[str, UnpackedFile]) -> Kind | None:
-    """What most of the bytecode is for, None where there is none."""
-    kinds: Counter[Kind] = Counter()
-    for name, file in written.items():
+    targets: Counter[BytecodeTarget] = Counter()
+    for name, file in unpacked.items():
         if file.head:
             stem, _, tag = name[:-4].rpartition(".")
             if f"/{_CACHE}/" in stem and not tag.startswith("opt-"):
-                kinds[Kind(tag, file.head[:4])] += 1
-    return kinds.most_common(1)[0][0] if kinds else None
+                targets[BytecodeTarget(tag, file.head[:4])] += 1
+    return targets.most_common(1)[0][0] if targets else None
 
 
 def stale_sources(
-    folder: str, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile], kind: Kind
+    folder: str, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile], target: BytecodeTarget
 ) -> list[str]:
-    """Every source an import could meet that has no usable bytecode.
+    """Names of the importable sources without usable bytecode; reads no files.
 
     Args:
-        folder: The environment's name among the files, with a slash at its end; empty if they are all of it.
-        files: What is there now.
-        written: What was unpacked.
-        kind: What bytecode is usable.
+        folder: Name of the environment's folder with a slash at its end; empty if the environment is the whole entry.
+        files: The files as they are now.
+        unpacked: The files as they were unpacked.
+        target: Which bytecode is usable.
     """
-    libraries = f"{folder}lib"  # and lib64
+    libraries = f"{folder}lib"  # lib64 as well
     return sorted(
         name
         for name, found in files.items()
         if name.endswith(".py")
         and name.startswith(libraries)
         and _SKIPPED.isdisjoint(name.split("/"))
-        and not _is_fresh(found, bytecode_name(name, kind.tag), files, written, kind)
+        and not _was_fresh(found, bytecode_name(name, target.tag), files, unpacked, target)
     )
 
 
-def bytecode_name(source: str, tag: str) -> str:
-    """Where the bytecode of a source lies."""
-    parent, slash, name = source.rpartition("/")
-    return f"{parent}{slash}{_CACHE}/{name[:-3]}.{tag}.pyc"
-
-
-def _is_fresh(
-    source: FileState, bytecode: str, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile], kind: Kind
+def _was_fresh(
+    source: FileState,
+    bytecode: str,
+    files: Mapping[str, FileState],
+    unpacked: Mapping[str, UnpackedFile],
+    target: BytecodeTarget,
 ) -> bool:
-    before, now = written.get(bytecode), files.get(bytecode)
+    """Whether the unpacked bytecode is still there and matches the source's current mtime and size."""
+    before, now = unpacked.get(bytecode), files.get(bytecode)
     if before is None or now is None or not now.is_unchanged_since(before) or len(before.head) != HEADER.size:
         return False
     magic, flags, mtime, size = HEADER.unpack(before.head)
     seconds = source.mtime_ns // 1_000_000_000
-    return magic == kind.magic and (bool(flags) or (mtime, size) == (seconds & 0xFFFFFFFF, source.size & 0xFFFFFFFF))
+    return magic == target.magic and (bool(flags) or (mtime, size) == (seconds & 0xFFFFFFFF, source.size & 0xFFFFFFFF))
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.py") if path.is_file())

@@ -11,7 +11,7 @@ from naiad.environments.archives.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter
-from naiad.environments.store.archive_digest import Content
+from naiad.environments.store.archive_digest import ArchiveIdentity
 from naiad.environments.store.eviction import shrink_store
 from naiad.environments.store.leases import EntryLeases, Lease
 from naiad.environments.store.record import ReadyEntry
@@ -34,7 +34,7 @@ class EntryProvider:
 
     def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter) -> None:
         self._store = Store(root, reporter)
-        self._uses = EntryLeases(root)
+        self._leases = EntryLeases(root)
         self._remote = RemoteArchives(root, reporter)
         self._policy = policy
         self._sweep_once = threading.Lock()
@@ -51,8 +51,8 @@ class EntryProvider:
         Raises:
             ExecutionEnvironmentError: If it must not or cannot be used.
         """
-        self.sweep()
-        content = self._store.content(path, label)
+        self.remove_leftovers()
+        content = self._store.identify(path, label)
         if digest and content.digest != digest:
             raise ExecutionEnvironmentError(
                 f"the execution environment {path} is not the one that is asked for: its SHA-256 is {content.digest}, "
@@ -68,12 +68,12 @@ class EntryProvider:
         Raises:
             ExecutionEnvironmentError: If it must not or cannot be used, or brought here.
         """
-        self.sweep()
+        self.remove_leftovers()
         version = self._look_again(named)
         found = self._held(self._expected(named, version), named.uri, label)
         if found is not None:
             return found
-        with self._remote.alone(named.uri, label):
+        with self._remote.exclusive(named.uri, label):
             # Whoever was here before may have brought it.
             expected = self._expected(named, version)
             return self._held(expected, named.uri, label) or self._bring(named, expected, version, label)
@@ -83,7 +83,7 @@ class EntryProvider:
         if not named.follows or named.digest:
             return ""
         if self._policy.trust is not None:
-            self._remote.forget_signature(named.uri)
+            self._remote.forget_signatures(named.uri)
             return ""
         from naiad.environments.fetching.download import read_version  # HTTP, which most servers do not need for this
 
@@ -94,16 +94,16 @@ class EntryProvider:
         uri, trust = named.uri, self._policy.trust
         if trust is not None:
             where = f"the execution environment {shown(uri)}"
-            found = read_signatures(self._remote.signature(uri), where, shown(signature_uri(uri)))
+            found = read_signatures(self._remote.read_signatures_file(uri), where, shown(signature_uri(uri)))
             try:
                 trust.check(found, named.digest or found.digest, where)
             except ExecutionEnvironmentError:
-                self._remote.forget_signature(uri)  # it may have been replaced by a better one
+                self._remote.forget_signatures(uri)  # it may have been replaced by a better one
                 raise
             return found.digest
         if named.follows and not named.digest:
-            return self._remote.unchanged(uri, version)
-        expected = named.digest or self._remote.recorded(uri)
+            return self._remote.digest_if_unchanged(uri, version)
+        expected = named.digest or self._remote.recorded_digest(uri)
         if not expected and self._policy.require_digest:
             raise ExecutionEnvironmentError(
                 f"the execution environment {shown(uri)} is refused: it is named without a digest, and this server "
@@ -115,19 +115,19 @@ class EntryProvider:
         """The entry of that digest if it is there, and what keeps it there."""
         if not digest:
             return None
-        lease = self._uses.hold(digest)
-        stored = self._store.ready(digest)
+        lease = self._leases.acquire(digest)
+        stored = self._store.get(digest)
         if stored is None:
             lease.release()
             return None
         if label:
-            self._uses.note(digest, label, shown(uri))
+            self._leases.record_model(digest, label, shown(uri))
         return stored, lease
 
     def _bring(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
         uri = named.uri
-        with self._remote.fetched(uri, label) as archive:
-            content = self._store.content(archive, label)
+        with self._remote.downloaded(uri, label) as archive:
+            content = self._store.identify(archive, label)
             if expected and content.digest != expected:
                 raise ExecutionEnvironmentError(
                     f"the execution environment {shown(uri)} is refused: its SHA-256 is {content.digest}, expected is "
@@ -149,26 +149,26 @@ class EntryProvider:
     def accept(self, uri: str) -> None:
         """Let a URI name something else than when it was used first."""
         self._remote.forget(uri)
-        self._remote.forget_signature(uri)
+        self._remote.forget_signatures(uri)
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Clean up after crashes once, before the first archive; a server without archives touches no store."""
         with self._sweep_once:
             if not self._swept:
-                self._store.sweep()
+                self._store.remove_leftovers()
                 self._swept = True
 
-    def _take(self, archive: Path, content: Content, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
+    def _take(self, archive: Path, content: ArchiveIdentity, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
         # Held before it is looked for: between the two, nobody can remove it.
-        lease = self._uses.hold(content.digest)
+        lease = self._leases.acquire(content.digest)
         try:
-            is_new = self._store.ready(content.digest) is None
-            stored = self._store.ensure(archive, content, origin=origin, label=label)
+            is_new = self._store.get(content.digest) is None
+            stored = self._store.get_or_unpack(archive, content, origin=origin, label=label)
         except BaseException:
             lease.release()
             raise
         if label:
-            self._uses.note(content.digest, label, origin)
+            self._leases.record_model(content.digest, label, origin)
         if is_new and self._policy.max_bytes:
-            shrink_store(self._store, self._uses, self._policy.max_bytes)
+            shrink_store(self._store, self._leases, self._policy.max_bytes)
         return stored, lease

@@ -65,7 +65,7 @@ class ProgressEvent:
 class ProgressReporter(Protocol):
     """Whoever shows progress. Called from the thread that does the work; must not block or raise."""
 
-    def progress(self, event: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Take note of one event."""
 
 
@@ -75,7 +75,7 @@ class LogReporter:
     def __init__(self) -> None:
         self._last: dict[Path, float] = {}
 
-    def progress(self, event: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Log the event if the last line about this archive is old enough."""
         if event.finished:
             self._last.pop(event.path, None)
@@ -127,7 +127,7 @@ class ProgressMeter:
             finished=finished,
             failed=failed,
         )
-        self._reporter.progress(event)
+        self._reporter.on_progress(event)
 
 
 # What is over before a person has looked up needs no bar; steps this short would only flicker.
@@ -154,7 +154,7 @@ class BarReporter:
         self._bars: Bars | None = None
         self._tasks: dict[tuple[str, Path], TaskID] = {}
 
-    def progress(self, event: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Draw the event."""
         with self._lock:
             if event.finished:
@@ -187,9 +187,9 @@ class _Both:
     def __init__(self, *reporters: ProgressReporter) -> None:
         self._reporters = reporters
 
-    def progress(self, event: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         for reporter in self._reporters:
-            reporter.progress(event)
+            reporter.on_progress(event)
 
 
 class _AtLineStart:

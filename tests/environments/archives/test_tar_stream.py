@@ -11,7 +11,7 @@ import pytest
 from environments.makers import member
 from naiad.environments.archives.decompression import ForwardReader
 from naiad.environments.archives.formats import ARCHIVE_ERRORS
-from naiad.environments.archives.member import Kind
+from naiad.environments.archives.member import MemberKind
 from naiad.environments.archives.tar_stream import tar_members
 
 DIALECTS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -54,16 +54,16 @@ def in_chunks(data: bytes, seed: str) -> Iterator[bytes]:
 def ours(data: bytes, seed: str = "") -> list[tuple[object, ...]]:
     found = []
     for one, content in tar_members(ForwardReader(in_chunks(data, seed))):
-        held = b"" if content is None else b"".join(iter(lambda c=content: b"".join(c.pieces(40_000)), b""))
+        held = b"" if content is None else b"".join(iter(lambda c=content: b"".join(c.read_pieces(40_000)), b""))
         found.append((*one[:2], *one[2:], held))
     return found
 
 
 def theirs(data: bytes) -> list[tuple[object, ...]]:
     kinds = (
-        (tarfile.TarInfo.isreg, Kind.FILE),
-        (tarfile.TarInfo.isdir, Kind.DIRECTORY),
-        (tarfile.TarInfo.issym, Kind.SYMLINK),
+        (tarfile.TarInfo.isreg, MemberKind.FILE),
+        (tarfile.TarInfo.isdir, MemberKind.DIRECTORY),
+        (tarfile.TarInfo.issym, MemberKind.SYMLINK),
     )
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         return [

@@ -21,7 +21,7 @@ from naiad.errors import ExecutionEnvironmentError
 
 
 class _Silent:
-    def progress(self, event: object) -> None:
+    def on_progress(self, event: object) -> None:
         """Say nothing."""
 
 

@@ -27,7 +27,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from naiad.environments.store.leases import EntryLeases
-lease = EntryLeases(Path(sys.argv[1])).hold(sys.argv[2])
+lease = EntryLeases(Path(sys.argv[1])).acquire(sys.argv[2])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -117,7 +117,7 @@ def test_a_lease_that_is_released_lets_go_at_once(store, archive, recorder):
 
 def test_two_users_are_two(store):
     digest = only(store).digest
-    first, second = EntryLeases(store).hold(digest), EntryLeases(store).hold(digest)
+    first, second = EntryLeases(store).acquire(digest), EntryLeases(store).acquire(digest)
     first.release()
 
     assert only(store).in_use
@@ -191,10 +191,10 @@ def test_models_and_the_last_use_are_remembered(store, archive, recorder):
 
 def test_looking_is_no_use(store):
     lock = store / "uses" / only(store).digest / "lock"
-    EntryLeases(store).hold(only(store).digest).release()
+    EntryLeases(store).acquire(only(store).digest).release()
     os.utime(lock, (1000, 1000))
 
-    EntryLeases(store).hold(only(store).digest, counts=False).release()
+    EntryLeases(store).acquire(only(store).digest, counts=False).release()
 
     assert lock.stat().st_mtime == 1000
 
@@ -224,9 +224,9 @@ def test_what_names_no_entry_or_two_is_told(store):
         find_entry(store, "x")
     json_cache.write(store / ("ab" * 32) / "ready.json", {"archive": "/e"})
     json_cache.write(store / ("ab" * 31 + "cd") / "ready.json", {"archive": "/e"})
-    with pytest.raises(ExecutionEnvironmentError, match="'ababab' means 2 environments"):
+    with pytest.raises(ExecutionEnvironmentError, match="'ababab' is ambiguous: 2 environments"):
         find_entry(store, "ababab")
-    with pytest.raises(ExecutionEnvironmentError, match="'/e' means 2 environments"):
+    with pytest.raises(ExecutionEnvironmentError, match="'/e' is ambiguous: 2 environments"):
         find_entry(store, "/e")
 
 
@@ -260,7 +260,7 @@ def test_downloads_that_nobody_goes_on_with_are_garbage(store):
 
 
 @pytest.mark.slow
-def test_a_server_keeps_its_store_small_without_touching_what_it_uses(whole, tmp_path, recorder, caplog):
+def test_a_server_keeps_its_store_small_without_touching_what_it_leases(whole, tmp_path, recorder, caplog):
     changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True, copy_function=os.link)
     archives = []
     for number in range(3):

@@ -91,14 +91,14 @@ def test_every_alteration_is_named(alter, store):
 
     assert problem(store) == (
         f"it was altered after it was unpacked: {said}; stop its users and remove it with `naiad env remove {digest[:12]}`, "
-        "so that it is unpacked anew"
+        "so that the next server unpacks it again"
     )
 
 
 def test_an_entry_of_an_older_version_says_that_nothing_was_recorded(store):
     (prefix(store).parent / "files.json").unlink()
     assert problem(store).startswith(
-        "no digests were recorded when it was unpacked (an older naiad did it): remove it with"
+        "no digests were recorded when it was unpacked (by an older naiad): remove it with"
     )
 
 

@@ -119,7 +119,7 @@ def test_two_servers_and_eight_models_that_start_at_once_unpack_each_archive_onc
     assert len(read_entries(tmp_path / "store")) == 2
 
 
-def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_cleans_and_uses(serving, tmp_path):
+def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_cleans_and_leases(serving, tmp_path):
     archive, minor = serving
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))

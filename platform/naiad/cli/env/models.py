@@ -91,4 +91,4 @@ def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) 
         return found.source == named.uri
     if os.path.realpath(named.path) == os.path.realpath(found.source):
         return True
-    return bool(found.digest) and named.path.is_file() and store.content(named.path).digest == found.digest
+    return bool(found.digest) and named.path.is_file() and store.identify(named.path).digest == found.digest

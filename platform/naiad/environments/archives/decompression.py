@@ -78,7 +78,7 @@ class ForwardReader:
                 break
         return b"".join(parts)
 
-    def pieces(self, size: int) -> list[memoryview]:
+    def read_pieces(self, size: int) -> list[memoryview]:
         """The same bytes as `read` gives, where they lie: as parts of the chunks they came in."""
         found = []
         while size:
@@ -113,7 +113,7 @@ class ForwardReader:
         self._at = min(position - self._before, len(self._chunk))
         return self.tell()
 
-    def finish(self) -> bytes:
+    def read_to_end(self) -> bytes:
         """Read to the end, where the decoders keep their checksums; the last bytes, 1024 if there are as many."""
         while self._next():
             pass

@@ -23,7 +23,7 @@ from naiad.environments.archives.formats import (
     iterate_members,
     unpacked_size,
 )
-from naiad.environments.archives.member import Content, Entry, Kind, Member
+from naiad.environments.archives.member import Member, MemberAndContent, MemberContent, MemberKind
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.environments.store.file_digests import UnpackedFile
 from naiad.errors import ExecutionEnvironmentError
@@ -104,7 +104,7 @@ def unpack(
     return ExtractionResult(unpacker.entries, unpacker.total_bytes, writers.written)
 
 
-def _readable(archive: Path, entries: Iterator[Entry], unpacker: _Unpacker) -> Iterator[Entry]:
+def _readable(archive: Path, entries: Iterator[MemberAndContent], unpacker: _Unpacker) -> Iterator[MemberAndContent]:
     """The entries, with every error of the *reading* side turned into one that names the archive."""
     while True:
         try:
@@ -162,7 +162,7 @@ class _Unpacker:
         self._folder_times: dict[str, float] = {}
         self._links: list[tuple[str, Member]] = []
 
-    def add(self, member: Member, content: Content | None) -> None:
+    def add(self, member: Member, content: MemberContent | None) -> None:
         """Write one member.
 
         Raises:
@@ -173,14 +173,14 @@ class _Unpacker:
         self._check_limits(member)
         path = self._inside(member, member.name)
         match member.kind:
-            case Kind.DIRECTORY:
+            case MemberKind.DIRECTORY:
                 self._make_folder(member, path)
                 self._folder_times[path] = member.mtime
-            case Kind.FILE:
+            case MemberKind.FILE:
                 self._write(member, content, self._vacate(member, path))
-            case Kind.SYMLINK:
+            case MemberKind.SYMLINK:
                 self._symlink(member, self._vacate(member, path))
-            case Kind.HARDLINK:
+            case MemberKind.HARDLINK:
                 self._hardlink(member, path)
             case _:
                 raise self._unsafe(member, f"is a {member.kind.value}")
@@ -202,7 +202,7 @@ class _Unpacker:
 
     def _check_limits(self, member: Member) -> None:
         limits = self._limits
-        if member.kind is Kind.FILE:
+        if member.kind is MemberKind.FILE:
             self.total_bytes += member.size
         if self.entries > limits.entries:
             raise self._too_much(f"more than {limits.entries} members")
@@ -259,7 +259,7 @@ class _Unpacker:
         self._taken.add(path)
         return path
 
-    def _write(self, member: Member, content: Content | None, path: str) -> None:
+    def _write(self, member: Member, content: MemberContent | None, path: str) -> None:
         assert content is not None
         name = path[len(self._root) + 1 :]
         if member.size <= _CHUNK:
@@ -275,9 +275,9 @@ class _Unpacker:
         if size != member.size:
             raise damaged_archive_error(self._archive, self.entries, EOFError(f"'{member.name}' is cut short"))
 
-    def _read(self, content: Content) -> tuple[bytes | memoryview, ...]:
+    def _read(self, content: MemberContent) -> tuple[bytes | memoryview, ...]:
         try:
-            return tuple(content.pieces(_CHUNK))
+            return tuple(content.read_pieces(_CHUNK))
         except ARCHIVE_ERRORS as error:
             raise damaged_archive_error(self._archive, self.entries, error) from error
 

@@ -20,7 +20,7 @@ from typing import IO, BinaryIO, cast
 import zstandard
 
 from naiad.environments.archives.decompression import DECOMPRESSION_ERRORS, open_decompressor, read_ahead, read_inline
-from naiad.environments.archives.member import Entry, FileContent, Kind, Member
+from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
 from naiad.environments.archives.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError
 
@@ -147,7 +147,7 @@ class _CountedFile(io.RawIOBase):
 
 def iterate_members(
     path: Path, packed_with: ArchiveFormat, advance: Callable[[int], None], *, ahead: bool = False
-) -> Generator[Entry, None, None]:
+) -> Generator[MemberAndContent, None, None]:
     """Every member with its content, in the archive's order; a content must be read before the next is asked for.
 
     Args:
@@ -172,11 +172,11 @@ def iterate_members(
                 yield from tar_members(reader)
 
 
-def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Entry]:
+def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[MemberAndContent]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             kind = _zip_kind(info)
-            target = archive.read(info).decode() if kind is Kind.SYMLINK else ""
+            target = archive.read(info).decode() if kind is MemberKind.SYMLINK else ""
             member = Member(
                 name=info.filename,
                 kind=kind,
@@ -186,20 +186,25 @@ def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Ent
                 mtime=_zip_mtime(info),
                 target=target,
             )
-            if kind is Kind.FILE:
+            if kind is MemberKind.FILE:
                 with archive.open(info) as content:
-                    yield member, FileContent(content)
+                    yield member, FileMemberContent(content)
             else:
                 yield member, None
             advance(info.compress_size)
 
 
-def _zip_kind(info: zipfile.ZipInfo) -> Kind:
+def _zip_kind(info: zipfile.ZipInfo) -> MemberKind:
     if info.is_dir():
-        return Kind.DIRECTORY
+        return MemberKind.DIRECTORY
     kind = stat.S_IFMT(info.external_attr >> 16)
-    known = {0: Kind.FILE, stat.S_IFREG: Kind.FILE, stat.S_IFLNK: Kind.SYMLINK, stat.S_IFDIR: Kind.DIRECTORY}
-    return known.get(kind, Kind.OTHER)
+    known = {
+        0: MemberKind.FILE,
+        stat.S_IFREG: MemberKind.FILE,
+        stat.S_IFLNK: MemberKind.SYMLINK,
+        stat.S_IFDIR: MemberKind.DIRECTORY,
+    }
+    return known.get(kind, MemberKind.OTHER)
 
 
 def _zip_mtime(info: zipfile.ZipInfo) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Package, read_manifest
-from naiad.environments.archives.member import Content, Kind, Member
+from naiad.environments.archives.member import Member, MemberContent, MemberKind
 from naiad.environments.archives.signatures import list_signers
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.progress import ProgressReporter
@@ -128,7 +128,7 @@ def _directory(path: Path) -> Inspection:
 
 def _archive(path: Path, root: Path, reporter: ProgressReporter) -> Inspection:
     packed_with = detect_format(path)
-    digest = Store(root, reporter).content(path).digest
+    digest = Store(root, reporter).identify(path).digest
     entry = next((entry for entry in read_entries(root) if entry.digest == digest), None)
     manifest = read_manifest(path)
     if manifest is None:
@@ -212,14 +212,14 @@ class ArchiveFacts:
     is_conda_packed: bool = False
     packages: dict[str, Package] = field(default_factory=dict)
 
-    def add(self, member: Member, content: Content | None) -> None:
+    def add(self, member: Member, content: MemberContent | None) -> None:
         """Take note of one member."""
         self.members += 1
         name = member.name.removeprefix("./")
         self.is_conda_packed |= _UNPACK.fullmatch(name) is not None
         if library := _LIBRARY.fullmatch(name):
             self.python = self.python or library[1]
-        if member.kind is not Kind.FILE or content is None:
+        if member.kind is not MemberKind.FILE or content is None:
             return
         self.size += member.size
         if self.executable is None and (_INTERPRETER.fullmatch(name) or _WINDOWS.fullmatch(name)):

@@ -6,10 +6,10 @@ import enum
 from collections.abc import Sequence
 from typing import IO, NamedTuple, Protocol
 
-__all__ = ["Content", "Entry", "FileContent", "Kind", "Member"]
+__all__ = ["FileMemberContent", "Member", "MemberAndContent", "MemberContent", "MemberKind"]
 
 
-class Kind(enum.Enum):
+class MemberKind(enum.Enum):
     """What a member is."""
 
     FILE = "file"
@@ -34,24 +34,24 @@ class Member(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: MemberKind
     size: int
     mode: int
     mtime: float
     target: str = ""
 
 
-class Content(Protocol):
+class MemberContent(Protocol):
     """What is in a file, from its beginning on."""
 
     def read(self, size: int) -> bytes:
         """The next bytes, as many, fewer only at the end."""
 
-    def pieces(self, size: int) -> Sequence[bytes | memoryview]:
+    def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
         """The same without copying them together; none at the end."""
 
 
-class FileContent:
+class FileMemberContent:
     """Content that something else gives out as a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -61,11 +61,11 @@ class FileContent:
         """The next bytes."""
         return self._file.read(size)
 
-    def pieces(self, size: int) -> Sequence[bytes | memoryview]:
+    def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
         """The same, as one piece."""
         data = self._file.read(size)
         return (data,) if data else ()
 
 
-Entry = tuple[Member, "Content | None"]
+MemberAndContent = tuple[Member, "MemberContent | None"]
 """A member, and its content if it is a file."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, cast
 
 from naiad.environments.archives.decompression import ForwardReader
-from naiad.environments.archives.member import Content, Entry, FileContent, Kind, Member
+from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberContent, MemberKind
 
 __all__ = ["tar_members"]
 
@@ -26,7 +26,7 @@ _UNDERSTOOD = frozenset((b"path", b"mtime", b"atime", b"ctime", b"uid", b"gid", 
 _TIME = re.compile(r"\d{1,12}(\.\d*)?")
 
 
-def tar_members(reader: ForwardReader) -> Iterator[Entry]:
+def tar_members(reader: ForwardReader) -> Iterator[MemberAndContent]:
     """Every member with its content, which must be read before the next is asked for.
 
     Raises:
@@ -35,7 +35,7 @@ def tar_members(reader: ForwardReader) -> Iterator[Entry]:
     with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:") as archive:
         while (info := archive.next()) is not None:
             member = _member(info)
-            yield member, _content(archive, info, reader) if member.kind is Kind.FILE else None
+            yield member, _content(archive, info, reader) if member.kind is MemberKind.FILE else None
             # Records for the whole archive would have to be applied to each member.
             while not archive.pax_headers:
                 reader.seek(archive.offset)
@@ -46,7 +46,7 @@ def tar_members(reader: ForwardReader) -> Iterator[Entry]:
                 reader.seek(archive.offset + head)
                 archive.offset += head + -(-member.size // _BLOCK) * _BLOCK
                 yield member, _Part(reader, member.size)
-    if not _is_end_mark(reader.finish()):
+    if not _is_end_mark(reader.read_to_end()):
         # `tarfile` takes a stream cut between two members for a complete one.
         raise EOFError("it ends before the end mark of a tar")
 
@@ -63,16 +63,16 @@ class _Part:
         self._left -= len(data)
         return data
 
-    def pieces(self, size: int) -> Sequence[bytes | memoryview]:
-        found = self._reader.pieces(min(size, self._left))
+    def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
+        found = self._reader.read_pieces(min(size, self._left))
         self._left -= sum(map(len, found))
         return found
 
 
-def _content(archive: tarfile.TarFile, info: tarfile.TarInfo, reader: ForwardReader) -> Content:
+def _content(archive: tarfile.TarFile, info: tarfile.TarInfo, reader: ForwardReader) -> MemberContent:
     # What `extractfile` gives can be read anywhere, which costs more than small files themselves; sparse ones need it.
     sparse = archive.extractfile(info) if info.issparse() else None
-    return _Part(reader, info.size) if sparse is None else FileContent(sparse)
+    return _Part(reader, info.size) if sparse is None else FileMemberContent(sparse)
 
 
 def _member(info: tarfile.TarInfo) -> Member:
@@ -86,16 +86,16 @@ def _member(info: tarfile.TarInfo) -> Member:
     )
 
 
-def _kind(info: tarfile.TarInfo) -> Kind:
+def _kind(info: tarfile.TarInfo) -> MemberKind:
     tests = (
-        (info.isreg(), Kind.FILE),
-        (info.isdir(), Kind.DIRECTORY),
-        (info.issym(), Kind.SYMLINK),
-        (info.islnk(), Kind.HARDLINK),
-        (info.ischr() or info.isblk(), Kind.DEVICE),
-        (info.isfifo(), Kind.FIFO),
+        (info.isreg(), MemberKind.FILE),
+        (info.isdir(), MemberKind.DIRECTORY),
+        (info.issym(), MemberKind.SYMLINK),
+        (info.islnk(), MemberKind.HARDLINK),
+        (info.ischr() or info.isblk(), MemberKind.DEVICE),
+        (info.isfifo(), MemberKind.FIFO),
     )
-    return next((kind for holds, kind in tests if holds), Kind.OTHER)
+    return next((kind for holds, kind in tests if holds), MemberKind.OTHER)
 
 
 def _ordinary(blocks: bytes) -> tuple[Member, int] | None:
@@ -124,7 +124,7 @@ def _file(block: bytes) -> Member | None:
         name = prefix + b"/" + name
     if mode < 0 or size < 0 or mtime < 0 or not name.isascii():
         return None
-    return Member(name.decode("ascii"), Kind.FILE, size, mode, mtime)
+    return Member(name.decode("ascii"), MemberKind.FILE, size, mode, mtime)
 
 
 def _is_whole(block: bytes) -> bool:

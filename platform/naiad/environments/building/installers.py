@@ -255,7 +255,7 @@ class _Watch:
             seconds=time.monotonic() - self._began,
             finished=finished,
         )
-        self._reporter.progress(event)
+        self._reporter.on_progress(event)
 
 
 # A user's settings for other places must not send packages there.

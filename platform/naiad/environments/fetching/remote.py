@@ -40,11 +40,11 @@ class RemoteArchives:
         self._root = root
         self._reporter = reporter
 
-    def recorded(self, uri: str) -> str:
+    def recorded_digest(self, uri: str) -> str:
         """The digest that a URI's content had when it was used first, empty if it never was."""
         return str((json_cache.read(self._record(uri)) or {}).get("digest", ""))
 
-    def unchanged(self, uri: str, version: str) -> str:
+    def digest_if_unchanged(self, uri: str, version: str) -> str:
         """The digest that the content of a URI has if it is still in the state in which it was recorded, else empty."""
         known = json_cache.read(self._record(uri)) or {}
         return str(known.get("digest", "")) if version and known.get("version") == version else ""
@@ -62,7 +62,7 @@ class RemoteArchives:
         """Let a URI name something else the next time."""
         self._record(uri).unlink(missing_ok=True)
 
-    def signature(self, uri: str) -> bytes | None:
+    def read_signatures_file(self, uri: str) -> bytes | None:
         """What the file of signatures beside an archive holds, kept here so that a second start needs no network.
 
         Raises:
@@ -83,12 +83,12 @@ class RemoteArchives:
             kept.write_bytes(found)
         return found
 
-    def forget_signature(self, uri: str) -> None:
+    def forget_signatures(self, uri: str) -> None:
         """Look for the signatures again the next time."""
         self._record(uri).with_suffix(SIGNATURE_SUFFIX).unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self, uri: str, label: str) -> Iterator[None]:
+    def exclusive(self, uri: str, label: str) -> Iterator[None]:
         """Nobody else brings this URI's content meanwhile, in any process."""
         path = self._part(uri).with_suffix(".lock")
         try:
@@ -114,7 +114,7 @@ class RemoteArchives:
             lock.release()
 
     @contextmanager
-    def fetched(self, uri: str, label: str) -> Iterator[Path]:
+    def downloaded(self, uri: str, label: str) -> Iterator[Path]:
         """The archive, here while the context lasts if all goes well; a download that fails is gone on with later."""
         from naiad.environments.fetching.download import download, metadata_path
 
@@ -127,7 +127,7 @@ class RemoteArchives:
             part.unlink(missing_ok=True)
             metadata_path(part).unlink(missing_ok=True)
 
-    def abandoned(self) -> list[Path]:
+    def stale_downloads(self) -> list[Path]:
         """Parts of downloads with which nobody went on for a day."""
         limit = time.time() - _ABANDONED_AFTER
         parts = (self._root / "downloads").glob("*.part")

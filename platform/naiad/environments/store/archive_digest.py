@@ -1,4 +1,8 @@
-"""Content digests of archives, read once per content: remembered by path, size, mtime and inode."""
+"""SHA-256 digests of archives, cached until the file changes.
+
+The cache is a folder with one JSON file for each path. An entry is valid while device, inode, size, mtime and ctime of
+the file are unchanged.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ _CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What a file held.
+class ArchiveIdentity:
+    """The content of a file at one point in time.
 
     Attributes:
-        digest: Its SHA-256, as hexadecimal digits.
-        fingerprint: The state of the file that had it.
+        digest: SHA-256 in hexadecimal digits.
+        fingerprint: State of the file that has this digest.
     """
 
     digest: str
@@ -31,12 +35,13 @@ class Content:
 
 
 def fingerprint(path: Path) -> list[int]:
-    """What changes when a file is written or replaced. Nanoseconds, because two builds fit into one second.
+    """Values that change when a file is written or replaced.
 
-    The time of the last change of the inode is part of it, as nobody can set that back.
+    Times are in nanoseconds, because two builds fit into one second. ctime is included because, unlike mtime, a program
+    cannot set it back.
 
     Raises:
-        ExecutionEnvironmentError: If the file is not there.
+        ExecutionEnvironmentError: If the file does not exist.
     """
     try:
         facts = path.stat()
@@ -48,22 +53,22 @@ def fingerprint(path: Path) -> list[int]:
 
 
 def digest_of(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> str:
-    """The SHA-256 of a file; see `content_of`."""
-    return content_of(path, index, reporter=reporter, label=label).digest
+    """The SHA-256 of a file, cached; see `identify_archive`."""
+    return identify_archive(path, index, reporter=reporter, label=label).digest
 
 
-def content_of(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> Content:
-    """The SHA-256 of a file, and which state of it that is; read only if *index* does not know this state.
+def identify_archive(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> ArchiveIdentity:
+    """The SHA-256 of a file and the state that has it; reads the file only if the cache *index* does not know it.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be read, or changes while it is read.
+        ExecutionEnvironmentError: If the file cannot be read, or changes while it is read.
     """
     before = fingerprint(path)
     file = index / json_cache.name_for(str(path))
     known = json_cache.read(file)
     if known is not None and known.get("fingerprint") == before and isinstance(known.get("digest"), str):
-        return Content(str(known["digest"]), before)
-    digest = _read(path, ProgressMeter(reporter, step="reading", label=label, path=path, total=before[2]))
+        return ArchiveIdentity(str(known["digest"]), before)
+    digest = _compute(path, ProgressMeter(reporter, step="reading", label=label, path=path, total=before[2]))
     if fingerprint(path) != before:
         raise ExecutionEnvironmentError(
             f"the execution environment {path} changed while it was read; put archives in place with a rename "
@@ -72,23 +77,25 @@ def content_of(path: Path, index: Path, *, reporter: ProgressReporter, label: st
     try:
         json_cache.write(file, {"path": os.fspath(path), "fingerprint": before, "digest": digest})
     except OSError as error:
-        _log.debug("cannot remember the digest of %s: %s", path, error)
-    return Content(digest, before)
+        _log.debug("cannot cache the digest of %s: %s", path, error)
+    return ArchiveIdentity(digest, before)
 
 
-def _read(path: Path, meter: ProgressMeter) -> str:
+def _compute(path: Path, meter: ProgressMeter) -> str:
     digest = hashlib.sha256()
     try:
         with meter, path.open("rb", buffering=0) as file:
-            # One buffer for all of it: a new one for each part would have its memory mapped and cleared first.
+            # One reused buffer: the kernel would have to map and clear fresh memory for every new one.
             buffer = memoryview(bytearray(_CHUNK))
             while count := file.readinto(buffer):
                 digest.update(buffer[:count])
                 meter.advance(count)
     except OSError as error:
-        # conda-pack makes its archives 0600: a server under another user's name meets this at once.
-        cure = "; conda-pack lets only its own user read what it packs: chmod it" if error.errno == errno.EACCES else ""
+        # conda-pack creates archives with mode 0600, so a server of another user cannot read them.
+        advice = (
+            "; conda-pack lets only its own user read what it packs: chmod it" if error.errno == errno.EACCES else ""
+        )
         raise ExecutionEnvironmentError(
-            f"cannot read the execution environment {path}: {error.strerror or error}{cure}"
+            f"cannot read the execution environment {path}: {error.strerror or error}{advice}"
         ) from error
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a store holds, as values for tables, for scripts and for the choice of what may go."""
+"""The entries of a store as values: for listings, scripts and eviction."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _SHORTEST = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEntry:
-    """One ready entry. Texts are "?" where its record does not say.
+    """One complete entry. Texts are "?" where its record has no value.
 
     Attributes:
-        digest: SHA-256 of the archive, its name.
-        folder: Its folder.
-        archive: Where the archive came from.
+        digest: SHA-256 of the archive, the name of the entry.
+        folder: Folder of the entry.
+        archive: Path or URI of the archive.
         python: Version of its interpreter.
         numpy: Version of its numpy.
         platform: As of `sysconfig.get_platform()`.
         size: Bytes of all its files.
-        files: How many.
-        made: When it was unpacked, in seconds since the epoch.
-        last_used: When it was last asked for.
-        in_use: Whether a running process uses it.
+        files: Number of its files.
+        made: Time of unpacking, in seconds since the epoch.
+        last_used: Time of the last lease, in seconds since the epoch.
+        in_use: Whether a running process has a lease on it.
         models: Models that used it.
     """
 
@@ -55,24 +55,24 @@ class StoreEntry:
 
 
 def read_entries(root: Path) -> list[StoreEntry]:
-    """The ready entries of a store, by the archive they came from.
+    """The complete entries of a store, sorted by their archive.
 
     Raises:
-        ExecutionEnvironmentError: If the folder may not be read.
+        ExecutionEnvironmentError: If the folder cannot be read.
     """
-    uses = EntryLeases(root)
+    leases = EntryLeases(root)
     try:
         records = list(root.glob(f"*/{RECORD_NAME}"))
     except OSError as error:
         raise ExecutionEnvironmentError(
             f"cannot read the store of environments at {root}: {error.strerror or error}; name another with --env-store"
         ) from error
-    found = [_read(path, uses) for path in records if _DIGEST.fullmatch(path.parent.name)]
+    found = [_read(path, leases) for path in records if _DIGEST.fullmatch(path.parent.name)]
     return sorted(filter(None, found), key=lambda entry: (entry.archive, entry.digest))
 
 
 def entry_sizes(root: Path) -> list[int]:
-    """The sizes of the ready entries of a store as their records tell them: cheap enough to be asked often."""
+    """The recorded sizes of the complete entries in bytes; cheap enough for every scrape of the metrics."""
     sizes = []
     for path in root.glob(f"*/{RECORD_NAME}"):
         record = json_cache.read(path) if _DIGEST.fullmatch(path.parent.name) else None
@@ -84,10 +84,10 @@ def entry_sizes(root: Path) -> list[int]:
 
 
 def find_entry(root: Path, text: str) -> StoreEntry:
-    """The entry that a person means: by its digest or the beginning of it, or by the archive it came from.
+    """The entry for a command-line argument: a digest, the start of a digest, or an archive.
 
     Raises:
-        ExecutionEnvironmentError: If there is none, or more than one.
+        ExecutionEnvironmentError: If no entry matches, or more than one.
     """
     entries = read_entries(root)
     wanted = text.removeprefix("sha256:").lower()
@@ -99,42 +99,42 @@ def find_entry(root: Path, text: str) -> StoreEntry:
         return found[0]
     if found:
         raise ExecutionEnvironmentError(
-            f"'{text}' means {len(found)} environments in {root}: {', '.join(entry.digest[:12] for entry in found)}; "
-            "name one by its digest"
+            f"'{text}' is ambiguous: {len(found)} environments in {root} match, "
+            f"{', '.join(entry.digest[:12] for entry in found)}; name one by its digest"
         )
-    nowhere = "" if Path(text).exists() else ", and no such file"
+    no_file = "" if Path(text).exists() else ", and no such file"
     raise ExecutionEnvironmentError(
-        f"there is no environment '{text}' in {root}, which holds {len(entries)}{nowhere}; name one by its digest "
+        f"there is no environment '{text}' in {root}, which holds {len(entries)}{no_file}; name one by its digest "
         f"(or the first {_SHORTEST} digits of it) or by its archive, as `naiad env list` shows them",
         code=Code.NOT_FOUND,
     )
 
 
-def _read(path: Path, uses: EntryLeases) -> StoreEntry | None:
+def _read(path: Path, leases: EntryLeases) -> StoreEntry | None:
     record = json_cache.read(path)
     if record is None:
         return None
     digest = path.parent.name
     interpreter = record.get("interpreter")
-    said: dict[str, Any] = interpreter if isinstance(interpreter, dict) else {}
+    facts: dict[str, Any] = interpreter if isinstance(interpreter, dict) else {}
     with contextlib.suppress(OSError, TypeError, ValueError):
         made = float(record.get("made", path.stat().st_mtime))
         files, size = record.get("size", (0, 0))
-        extra = list(_sizes(path.parent / "bytecode"))
-        last = uses.last(digest)
+        bytecode = list(_sizes(path.parent / "bytecode"))
+        last = leases.last_used(digest)
         return StoreEntry(
             digest=digest,
             folder=path.parent,
             archive=str(record.get("archive", "?")),
-            python=".".join(map(str, said.get("version", ("?",)))),
-            numpy=str(said.get("numpy") or "none"),
-            platform=str(said.get("platform", "?")),
-            size=size + sum(extra),
-            files=files + len(extra),
+            python=".".join(map(str, facts.get("version", ("?",)))),
+            numpy=str(facts.get("numpy") or "none"),
+            platform=str(facts.get("platform", "?")),
+            size=size + sum(bytecode),
+            files=files + len(bytecode),
             made=made,
             last_used=made if last is None else max(last, made),
-            in_use=uses.is_used(digest),
-            models=tuple(uses.models(digest)),
+            in_use=leases.is_leased(digest),
+            models=tuple(leases.models(digest)),
         )
     return None
 

@@ -1,4 +1,7 @@
-"""Which entries of a store may go, and removing them: never one that a running process uses."""
+"""Removing entries from a store: to keep its size limit, and for `naiad env gc`.
+
+An entry that a running process uses is never removed: removal needs its exclusive lock (see `leases`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,15 @@ from naiad.environments.store.entries import StoreEntry, read_entries
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 
-__all__ = ["GarbageReport", "Removal", "choose_removals", "collect", "collect_garbage", "remove_entry", "shrink_store"]
+__all__ = [
+    "GarbageReport",
+    "Removal",
+    "choose_removals",
+    "collect_garbage",
+    "remove_entries",
+    "remove_entry",
+    "shrink_store",
+]
 
 _log = logging.getLogger("naiad.environments")
 _DAY = 86_400
@@ -24,7 +35,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An entry that may go, and why."""
+    """An entry chosen for removal, with the reason."""
 
     entry: StoreEntry
     reason: str
@@ -33,13 +44,13 @@ class Removal:
 def choose_removals(
     entries: Iterable[StoreEntry], *, now: float, older_than: float | None = None, keep_bytes: int | None = None
 ) -> list[Removal]:
-    """Choose what to remove, least recently used first.
+    """The entries to remove, least recently used first.
 
     Args:
-        entries: What there is.
-        now: Seconds since the epoch.
-        older_than: Seconds for which an entry was not used, after which it goes.
-        keep_bytes: Size to which the store is brought down, as far as what is in use allows.
+        entries: All entries.
+        now: Current time, in seconds since the epoch.
+        older_than: Entries unused for longer are removed, in seconds.
+        keep_bytes: Target size of the store; entries in use may keep it larger.
     """
     ordered = sorted(entries, key=lambda entry: (entry.last_used, entry.digest))
     total = sum(entry.size for entry in ordered)
@@ -59,35 +70,35 @@ def choose_removals(
     return chosen
 
 
-def remove_entry(store: Store, uses: EntryLeases, digest: str) -> bool:
-    """Remove an entry unless a process uses it, now or since somebody looked.
+def remove_entry(store: Store, leases: EntryLeases, digest: str) -> bool:
+    """Remove an entry unless a process uses it; False if it stays.
 
     Raises:
-        OSError: If it cannot be removed.
+        OSError: If its files cannot be removed.
     """
-    with uses.alone(digest) as is_alone:
-        removed = is_alone and store.remove(digest)
+    with leases.exclusive(digest) as is_unused:
+        removed = is_unused and store.remove(digest)
         if removed:
-            uses.forget(digest)
+            leases.forget_models(digest)
     return removed
 
 
-def collect(store: Store, uses: EntryLeases, removals: Iterable[Removal]) -> list[Removal]:
-    """Remove what was chosen; returns what could be removed."""
+def remove_entries(store: Store, leases: EntryLeases, removals: Iterable[Removal]) -> list[Removal]:
+    """Remove the chosen entries; returns those that were removed."""
     done = []
     for removal in removals:
         try:
-            if remove_entry(store, uses, removal.entry.digest):
+            if remove_entry(store, leases, removal.entry.digest):
                 done.append(removal)
         except OSError as error:
             _log.warning("cannot remove the environment in %s: %s", removal.entry.folder, error)
     return done
 
 
-def shrink_store(store: Store, uses: EntryLeases, max_bytes: int) -> None:
-    """Bring a store down to a size after something was added to it, and say what went."""
+def shrink_store(store: Store, leases: EntryLeases, max_bytes: int) -> None:
+    """Remove least recently used entries until a store has at most *max_bytes*, and log each."""
     entries = read_entries(store.root)
-    for removal in collect(store, uses, choose_removals(entries, now=0.0, keep_bytes=max_bytes)):
+    for removal in remove_entries(store, leases, choose_removals(entries, now=0.0, keep_bytes=max_bytes)):
         entry = removal.entry
         _log.info(
             "removed the environment of %s (%.0f MB) from the store: %s",
@@ -108,12 +119,12 @@ def shrink_store(store: Store, uses: EntryLeases, max_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageReport:
-    """What went, or would go.
+    """The result of a garbage collection, or of a dry run.
 
     Attributes:
-        removed: Entries, with the reason of each.
-        kept: How many entries stay.
-        leftovers: How many half-made things went.
+        removed: Removed entries with reasons.
+        kept: Number of entries that stay.
+        leftovers: Number of incomplete entries and downloads that were removed.
         leftover_bytes: Their size.
     """
 
@@ -123,34 +134,34 @@ class GarbageReport:
     leftover_bytes: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values for JSON output."""
         return asdict(self)
 
 
 def collect_garbage(
     root: Path, *, older_than: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
 ) -> GarbageReport:
-    """Remove what may go of a store.
+    """Remove old entries, excess entries, and leftovers of crashes and downloads.
 
     Args:
-        root: The store.
-        older_than: Seconds without use after which an entry goes.
-        keep_bytes: Size to bring the store down to.
-        dry_run: Only say what would go.
+        root: Folder of the store.
+        older_than: Entries unused for longer are removed, in seconds.
+        keep_bytes: Target size of the store.
+        dry_run: Whether to report without removing.
     """
     from naiad.environments.fetching.download import (
-        metadata_path,  # HTTP, which a server that only evicts does not need
+        metadata_path,  # imports HTTP, which eviction in a server does not need
     )
 
-    store, uses = Store(root, LogReporter()), EntryLeases(root)
+    store, leases = Store(root, LogReporter()), EntryLeases(root)
     entries = read_entries(root)
     chosen = choose_removals(entries, now=time.time(), older_than=older_than, keep_bytes=keep_bytes)
-    parts = RemoteArchives(root, LogReporter()).abandoned()
-    leftovers = [*store.leftovers(), *parts]
+    parts = RemoteArchives(root, LogReporter()).stale_downloads()
+    leftovers = [*store.find_leftovers(), *parts]
     size = sum(sum(_sizes(path)) for path in leftovers)
     if not dry_run:
-        chosen = collect(store, uses, chosen)
-        store.sweep()
+        chosen = remove_entries(store, leases, chosen)
+        store.remove_leftovers()
         for part in parts:
             part.unlink(missing_ok=True)
             metadata_path(part).unlink(missing_ok=True)

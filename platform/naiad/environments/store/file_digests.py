@@ -1,9 +1,9 @@
-"""Which files an entry of the store consists of, recorded when it was made and compared when somebody asks.
+"""Digests of the files of a store entry: recorded when it is created, compared by `naiad env verify`.
 
-    <entry>/files.json    digest and mode of each file, target of each link, of the folder `env`
+    <entry>/files.json    digest and mode of each file, target of each link, in the folder `env`
 
-Digests are taken while an archive is unpacked, when the content is in memory anyway; only what was changed after that
-(by conda-unpack, by compiling) is read once more.
+Digests are computed while an archive is unpacked, when the content is in memory anyway. Only files that changed later
+(through conda-unpack or compiling) are read again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _CHUNK = 1024 * 1024
 
 
 HEAD_BYTES = 16
-"""How much of a file of bytecode says what it was compiled from (PEP 552)."""
+"""Size of the header of a bytecode file (PEP 552)."""
 
 
 class UnpackedFile(NamedTuple):
-    """A file as it was unpacked.
+    """A file as it was written during unpacking.
 
     Attributes:
-        size: Its bytes.
-        mtime_ns: Its time.
-        digest: Its SHA-256.
-        head: What bytecode begins with, empty for anything else.
+        size: Size in bytes.
+        mtime_ns: Modification time.
+        digest: SHA-256.
+        head: First bytes of a bytecode file, empty for other files.
     """
 
     size: int
@@ -57,13 +57,13 @@ class UnpackedFile(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """A file or link as it is now.
+    """A file or link as it is on disk now.
 
     Attributes:
-        path: Where.
-        mode: Its kind and permissions.
-        size: Its bytes.
-        mtime_ns: Its time.
+        path: Absolute path.
+        mode: File type and permissions, `st_mode`.
+        size: Size in bytes.
+        mtime_ns: Modification time.
         is_folder: Whether it is a link to a folder.
     """
 
@@ -73,20 +73,20 @@ class FileState(NamedTuple):
     mtime_ns: int
     is_folder: bool = False
 
-    def is_unchanged_since(self, written: UnpackedFile) -> bool:
-        """Whether nobody has written it since it was unpacked."""
-        return (self.size, self.mtime_ns) == (written.size, written.mtime_ns)
+    def is_unchanged_since(self, unpacked: UnpackedFile) -> bool:
+        """Whether size and mtime are those of the unpacked file."""
+        return (self.size, self.mtime_ns) == (unpacked.size, unpacked.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChanges:
-    """How an entry differs from what was recorded; paths are relative to its folder `env`.
+    """Differences between an entry and its record; paths are relative to its folder `env`.
 
     Attributes:
-        changed: Other content, permissions or target of a link.
-        missing: No longer there.
-        added: Not there before.
-        files: How many files and links were compared.
+        changed: Files with other content or permissions, links with another target.
+        missing: Recorded files that no longer exist.
+        added: Files that were not recorded.
+        files: Number of recorded files and links.
     """
 
     changed: tuple[str, ...]
@@ -95,13 +95,13 @@ class FileChanges:
     files: int
 
     @property
-    def any(self) -> bool:
-        """Whether there are any."""
+    def has_changes(self) -> bool:
+        """Whether there are differences."""
         return bool(self.changed or self.missing or self.added)
 
 
 def scan_files(entry: Path) -> dict[str, FileState]:
-    """Everything in an entry but folders, links not followed, by path relative to `env`.
+    """All files and links of an entry by path relative to `env`; links are not followed.
 
     Raises:
         OSError: If a folder cannot be read.
@@ -121,30 +121,30 @@ def scan_files(entry: Path) -> dict[str, FileState]:
 
 
 def stat_file(path: Path) -> FileState | None:
-    """One of them, None if it is not there."""
+    """The state of one file, None if it does not exist."""
     try:
         return _found(str(path), path.lstat(), is_folder=False)
     except FileNotFoundError:
         return None
 
 
-def record_files(entry: Path, files: Mapping[str, FileState], written: Mapping[str, UnpackedFile]) -> None:
-    """Write down the content of an entry that is about to be ready.
+def record_files(entry: Path, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile]) -> None:
+    """Write the digests of an entry's files to its `files.json`.
 
     Args:
-        entry: Its folder.
-        files: What is in it.
-        written: What unpacking wrote, by path relative to `env`.
+        entry: Folder of the entry.
+        files: Files in it now.
+        unpacked: Files that unpacking wrote, by path relative to `env`; their digests are reused while unchanged.
 
     Raises:
-        OSError: If it cannot be read or written.
+        OSError: If a file cannot be read or `files.json` cannot be written.
     """
-    content = {name: _fact(found, written.get(name)) for name, found in files.items()}
+    content = {name: _describe(state, unpacked.get(name)) for name, state in files.items()}
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
 
 
 def compare_files(entry: Path) -> FileChanges | None:
-    """Read every file of an entry and compare; None if nothing was recorded for it.
+    """Read every file of an entry and compare it with the record; None without a record.
 
     Raises:
         OSError: If a file cannot be read.
@@ -153,7 +153,7 @@ def compare_files(entry: Path) -> FileChanges | None:
     if record is None or record.get("format") != _FORMAT or not isinstance(record.get("content"), dict):
         return None
     recorded = record["content"]
-    found = {name: _fact(file, None) for name, file in scan_files(entry).items()}
+    found = {name: _describe(file, None) for name, file in scan_files(entry).items()}
     return FileChanges(
         changed=tuple(sorted(name for name in recorded.keys() & found.keys() if recorded[name] != found[name])),
         missing=tuple(sorted(recorded.keys() - found.keys())),
@@ -162,23 +162,23 @@ def compare_files(entry: Path) -> FileChanges | None:
     )
 
 
-def _found(path: str, facts: os.stat_result, is_folder: bool) -> FileState:  # noqa: FBT001
+def _found(path: str, facts: os.stat_result, is_folder: bool) -> FileState:  # noqa: FBT001 - private, three calls
     return FileState(path, facts.st_mode, facts.st_size, facts.st_mtime_ns, is_folder)
 
 
-def _fact(found: FileState, known: UnpackedFile | None) -> list[str]:
-    """What is compared of a file: its permissions and digest; of a link, its target."""
-    if stat.S_ISLNK(found.mode):
-        return ["link", os.readlink(found.path)]  # noqa: PTH115 - called for each of 100,000 files
-    if not stat.S_ISREG(found.mode):
+def _describe(state: FileState, known: UnpackedFile | None) -> list[str]:
+    """The compared properties: permissions and digest of a file, target of a link."""
+    if stat.S_ISLNK(state.mode):
+        return ["link", os.readlink(state.path)]  # noqa: PTH115 - called for each of 100,000 files
+    if not stat.S_ISREG(state.mode):
         return ["special", ""]
-    digest = known.digest if known is not None and found.is_unchanged_since(known) else _digest(found.path)
-    return [f"{stat.S_IMODE(found.mode):o}", digest]
+    digest = known.digest if known is not None and state.is_unchanged_since(known) else _digest(state.path)
+    return [f"{stat.S_IMODE(state.mode):o}", digest]
 
 
 def _digest(path: str) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a plain string, as above
         while data := file.read(_CHUNK):
             digest.update(data)
     return digest.hexdigest()

@@ -1,7 +1,8 @@
-"""The last steps of an entry, at the place where it stays: prefixes, bytecode, its interpreter, and what it holds.
+"""The last steps of a new store entry, at its final path: prefixes, bytecode, interpreter facts, file digests.
 
-The interpreter is asked in one process while another compiles, and this one looks at the files: a large environment has
-ten thousands of them, and a server waits for all three.
+They cannot run in the staging folder, because `conda-unpack` writes the final path into files and works only once.
+Probing the interpreter, compiling and scanning the files run concurrently: a large environment has tens of thousands
+of files, and a starting server waits for all three.
 """
 
 from __future__ import annotations
@@ -20,43 +21,43 @@ from naiad.interpreters.scripts import describe_failure, run_clean, run_script
 
 __all__ = ["finish"]
 
-# Rewriting the prefixes of a large environment reads every text file of it.
+# Seconds. Rewriting prefixes reads every text file, which takes minutes for a large environment on a slow disk.
 _SCRIPT_LIMIT = 600.0
-_COMPILED_AT_ONCE = 250
+_COMPILE_LIMIT = 250
 
 
-def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, UnpackedFile]) -> None:
-    """Make an entry ready: fix prefixes at the final place, ask the interpreter, and write its record.
+def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, UnpackedFile]) -> None:
+    """Complete an entry: fix prefixes, compile, probe the interpreter, and write `files.json` and the record.
 
     Args:
-        entry: Its folder.
-        prefix: The environment in it.
-        origin: What it came from.
-        written: What unpacking wrote, by path relative to the entry's `env`.
+        entry: Folder of the entry.
+        prefix: Folder of the environment in it.
+        origin: Path or URI of the archive.
+        unpacked: Files that unpacking wrote, by path relative to the entry's `env`.
 
     Raises:
-        ExecutionEnvironmentError: It cannot be used.
-        OSError: Something cannot be read or written.
+        ExecutionEnvironmentError: If the environment cannot be used.
+        OSError: If a file cannot be read or unpacked.
     """
     where = f"the execution environment {origin}"
     python = require_interpreter(prefix, where=where)
     try:
         _fix_prefixes(prefix, python)
         with ThreadPoolExecutor(1, "naiad-probe") as pool:
-            asked = pool.submit(probe_with_libraries, python, prefix, probe_interpreter)
+            probing = pool.submit(probe_with_libraries, python, prefix, probe_interpreter)
             try:
-                files, has_bytecode = _complete_bytecode(entry, prefix, python, written)
+                files, has_bytecode = _complete_bytecode(entry, prefix, python, unpacked)
             finally:
-                # Of two complaints about an interpreter that does not work, the one of who asked it.
-                found, library_path = asked.result()
+                # If the interpreter is broken, both fail; the probe's error is the clearer one and replaces the other.
+                found, library_path = probing.result()
         if not has_bytecode:
-            # Once more, to keep the bytecode of what every guest imports: the first one then starts warm.
+            # A second probe fills the bytecode folder with what every guest imports, so the first guest starts faster.
             probe_interpreter(python, library_path=library_path, bytecode=entry / "bytecode")
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
-    _check_whole(found, prefix, where)
+    _require_self_contained(found, prefix, where)
     require_numpy(found, where=where)
-    record_files(entry, files, written)
+    record_files(entry, files, unpacked)
     write_record(
         entry,
         archive=origin,
@@ -69,9 +70,9 @@ def finish(entry: Path, prefix: Path, origin: str, written: Mapping[str, Unpacke
 
 
 def _fix_prefixes(prefix: Path, python: Path) -> None:
-    """Run conda-pack's own script, which writes the environment's final path where packages recorded the old one.
+    """Run conda-pack's `conda-unpack`, which replaces the old path of the environment in its files by the final one.
 
-    Not with `-I`: the script imports a module from its own folder. It works once, at the final path.
+    Not with `-I`: the script imports a module from its own folder.
     """
     script = prefix / "bin" / "conda-unpack"
     if not script.is_file():
@@ -84,59 +85,61 @@ def _fix_prefixes(prefix: Path, python: Path) -> None:
 
 
 def _own_libraries(prefix: Path) -> Path | None:
-    """Where an interpreter finds its libpython that has not been asked yet whether it needs help with that."""
+    """Value for LD_LIBRARY_PATH before the probe has shown whether the interpreter needs it."""
     own = prefix / "lib"
     return own if any(own.glob("libpython3*.so*")) else None
 
 
 def _complete_bytecode(
-    entry: Path, prefix: Path, python: Path, written: Mapping[str, UnpackedFile]
+    entry: Path, prefix: Path, python: Path, unpacked: Mapping[str, UnpackedFile]
 ) -> tuple[dict[str, FileState], bool]:
-    """Compile what lacks bytecode if it is little: at least what `conda-unpack` has just changed.
+    """Compile the stale sources if they are few: at least those that `conda-unpack` has just changed.
 
-    A file takes about 4 ms; packages that came wholly without bytecode can be ten thousands of files, most never
-    imported. Those compile as they are imported, into the entry's `bytecode` folder, once for all guests.
+    Compiling a file takes about 4 ms. An environment packed without bytecode can have tens of thousands of files, most
+    of which are never imported. Those are compiled on import, into the entry's `bytecode` folder, once for all guests.
 
     Returns:
-        What is in the entry then, and whether the environment has all of its bytecode.
+        The files of the entry afterwards, and whether every importable source has bytecode.
     """
     files, within = scan_files(entry), _within(entry, prefix)
-    kind = find_bytecode_target(written)
-    stale = stale_sources(within, files, written, kind) if kind is not None else []
-    told: list[str] = []
-    if kind is not None and len(stale) <= _COMPILED_AT_ONCE:
-        told = [kind.tag, kind.magic.hex(), *(files[name].path for name in stale)]
+    target = find_bytecode_target(unpacked)
+    stale = stale_sources(within, files, unpacked, target) if target is not None else []
+    known: list[str] = []
+    if target is not None and len(stale) <= _COMPILE_LIMIT:
+        known = [target.tag, target.magic.hex(), *(files[name].path for name in stale)]
     answer = run_script(
         python,
         COMPLETION_SCRIPT,
         mark="naiad-bytecode:",
-        arguments=[str(_COMPILED_AT_ONCE), *told],
+        arguments=[str(_COMPILE_LIMIT), *known],
         library_path=_own_libraries(prefix),
         time_limit=_SCRIPT_LIMIT,
     )
-    if answer.get("looked") or kind is None:
-        # Told nothing, or of another interpreter's bytecode, it looked for itself.
+    if answer.get("looked") or target is None:
+        # The list was empty or for another interpreter, so the script searched, and may have compiled any file.
         files = scan_files(entry)
     else:
-        compiled = {name: stat_file(entry / "env" / name) for name in (bytecode_name(name, kind.tag) for name in stale)}
+        compiled = {
+            name: stat_file(entry / "env" / name) for name in (bytecode_name(name, target.tag) for name in stale)
+        }
         files.update({name: found for name, found in compiled.items() if found is not None})
     return files, answer.get("left") == 0
 
 
 def _within(entry: Path, prefix: Path) -> str:
-    """What names of the environment's files begin with."""
+    """Prefix of the names of the environment's files: empty, or the single folder in the archive."""
     folder = str(prefix.relative_to(entry / "env"))
     return "" if folder == "." else f"{folder}/"
 
 
 def _size(files: Mapping[str, FileState], within: str) -> tuple[int, int]:
-    """Number of files, with links to files, and sum of their sizes."""
+    """Number of files, links to files included, and the sum of their sizes."""
     sizes = [found.size for name, found in files.items() if name.startswith(within) and not found.is_folder]
     return len(sizes), sum(sizes)
 
 
-def _check_whole(found: Interpreter, prefix: Path, where: str) -> None:
-    """Refuse an archive whose interpreter takes its standard library or libpython from outside of it."""
+def _require_self_contained(found: Interpreter, prefix: Path, where: str) -> None:
+    """Reject an archive whose interpreter uses a standard library or libpython outside of it."""
     inside = prefix.resolve()
     parts = [("standard library", found.base_prefix)]
     if found.libpython is not None:
@@ -144,6 +147,6 @@ def _check_whole(found: Interpreter, prefix: Path, where: str) -> None:
     for what, path in parts:
         if not path.resolve().is_relative_to(inside):
             raise ExecutionEnvironmentError(
-                f"{where} is not whole: its interpreter uses the {what} at {path}, outside of the archive; "
+                f"{where} is not self-contained: its interpreter uses the {what} at {path}, outside of the archive; "
                 "pack a conda environment with conda-pack, or build one with `naiad env build`"
             )

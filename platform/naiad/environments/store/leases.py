@@ -1,11 +1,11 @@
-"""Who uses which entry of the store: locks that the kernel drops with their holder, and notes for people.
+"""Leases on store entries: shared file locks of the processes that use an entry, and a record of its models.
 
-    <root>/uses/<sha256>/lock      held shared by every server whose models use the entry; its mtime is the last use
-    <root>/uses/<sha256>/*.json    one for each model that ever did
+    <root>/uses/<sha256>/lock      locked shared by every server whose models use the entry; its mtime is the last use
+    <root>/uses/<sha256>/*.json    one for each model that ever used it
 
-Whoever removes an entry needs the lock for itself, so nothing is removed that any process of any container on this
-machine uses, and a server that was killed holds nothing. The lock file stays when its entry goes: two processes could
-otherwise hold "the" lock on two files of one name.
+Removing an entry requires the exclusive lock. The lock is flock(2): it works between containers that share the store,
+and the kernel releases it when the process ends, even after SIGKILL. The lock file stays when its entry is removed.
+Otherwise one process could hold the lock of a deleted file while another locks a new file of the same name.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ __all__ = ["EntryLeases", "Lease", "ModelUse"]
 _log = logging.getLogger("naiad.environments")
 _FOLDER = "uses"
 _LOCK = "lock"
-# Everybody who may share the store may hold its locks.
+# Any user who may share the store may take its locks.
 _MODE = 0o666
 
 
 class Lease:
-    """Keeps one entry from being removed until it is released, or nobody refers to it any more."""
+    """Protects one entry from removal until it is released or garbage collected."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Use the entry no longer; a second time does nothing."""
+        """Release the entry; later calls do nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Environments are passed around as values, and a load that fails drops its own wherever it got to.
+        # Environments are passed as values; a load that fails drops its lease without any explicit release.
         self.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUse:
-    """A model that used an entry.
+    """The last use of an entry by one model.
 
     Attributes:
-        model: Its name.
-        source: What it named as its environment.
-        time: When it was loaded last, in seconds since the epoch.
+        model: Name of the model.
+        source: Environment named in its configuration.
+        time: Time of its last load, in seconds since the epoch.
     """
 
     model: str
@@ -65,19 +65,19 @@ class ModelUse:
 
 
 class EntryLeases:
-    """The uses of the entries below one store."""
+    """The leases of all entries of one store."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def hold(self, digest: str, *, counts: bool = True) -> Lease:
-        """Keep an entry from being removed; waits for the moment that a removal in progress takes.
+    def acquire(self, digest: str, *, counts: bool = True) -> Lease:
+        """Take a lease on an entry; blocks while a removal of it is in progress.
 
-        In a store that cannot be written to, nothing can be removed from here either, and the lease is empty.
+        In a read-only store the lease is empty: nothing can be removed from it here either.
 
         Args:
-            digest: The entry, which need not be there yet.
-            counts: Whether this is a use to be remembered.
+            digest: Name of the entry; it need not exist yet.
+            counts: Whether this updates the time of the last use.
         """
         descriptor = self._open(digest)
         if descriptor is None:
@@ -85,7 +85,7 @@ class EntryLeases:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         except OSError as error:
-            # Some network file systems have no locks at all.
+            # Some network file systems do not support locks.
             _log.debug("cannot lock %s: %s", self._lock(digest), error)
             os.close(descriptor)
             return Lease(None)
@@ -95,8 +95,11 @@ class EntryLeases:
         return Lease(descriptor)
 
     @contextmanager
-    def alone(self, digest: str) -> Iterator[bool]:
-        """Whether nobody uses an entry; if so, nobody begins to until the context ends."""
+    def exclusive(self, digest: str) -> Iterator[bool]:
+        """Try to lock an entry exclusively: True if no process has a lease.
+
+        While it is locked, `acquire` blocks.
+        """
         descriptor = self._open(digest)
         if descriptor is None:
             yield False
@@ -110,22 +113,22 @@ class EntryLeases:
         finally:
             os.close(descriptor)
 
-    def is_used(self, digest: str) -> bool:
-        """Whether any process uses an entry now."""
+    def is_leased(self, digest: str) -> bool:
+        """Whether any process has a lease on an entry."""
         if not self._lock(digest).exists():
             return False
-        with self.alone(digest) as is_alone:
+        with self.exclusive(digest) as is_alone:
             return not is_alone
 
-    def last(self, digest: str) -> float | None:
-        """When an entry was last asked for, in seconds since the epoch; None if never."""
+    def last_used(self, digest: str) -> float | None:
+        """Time of the last lease, in seconds since the epoch; None if there was none."""
         try:
             return self._lock(digest).stat().st_mtime
         except OSError:
             return None
 
-    def note(self, digest: str, model: str, source: str) -> None:
-        """Remember that a model uses an entry. Not flushed to the disk: this is for people, and paid at every load."""
+    def record_model(self, digest: str, model: str, source: str) -> None:
+        """Record that a model uses an entry. Not flushed to disk: it is informational, and written at every load."""
         path = self._folder(digest) / json_cache.name_for(model)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         content = json.dumps({"model": model, "source": source, "time": time.time()})
@@ -133,19 +136,21 @@ class EntryLeases:
             temporary.write_text(content, encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
-            _log.debug("cannot note that '%s' uses %s: %s", model, digest, error)
+            _log.debug("cannot record that '%s' uses %s: %s", model, digest, error)
 
     def models(self, digest: str) -> list[ModelUse]:
-        """The models that used an entry, by name."""
+        """The models that used an entry, sorted by name."""
         found = []
         for path in sorted(self._folder(digest).glob("*.json")):
-            said = json_cache.read(path) or {}
+            record = json_cache.read(path) or {}
             with contextlib.suppress(KeyError, TypeError, ValueError):
-                found.append(ModelUse(model=str(said["model"]), source=str(said["source"]), time=float(said["time"])))
-        return sorted(found, key=lambda using: using.model)
+                found.append(
+                    ModelUse(model=str(record["model"]), source=str(record["source"]), time=float(record["time"]))
+                )
+        return sorted(found, key=lambda use: use.model)
 
-    def forget(self, digest: str) -> None:
-        """Drop the notes about an entry that is gone; the lock stays."""
+    def forget_models(self, digest: str) -> None:
+        """Delete the records of models of a removed entry; the lock file stays."""
         for path in self._folder(digest).glob("*.json"):
             path.unlink(missing_ok=True)
 
@@ -156,7 +161,7 @@ class EntryLeases:
         return self._folder(digest) / _LOCK
 
     def _open(self, digest: str) -> int | None:
-        """A descriptor of its own for each use: that is what a lock of flock(2) belongs to."""
+        """A new descriptor for each lease, because a flock(2) lock belongs to the open file description."""
         path = self._lock(digest)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,12 @@
-"""Where on the disk a tree of files is made.
+"""Placement of large trees of files on an ext4 disk.
 
-ext4 makes files near their folder, and a folder near its parent. Without a journal, as on many virtual machines, it
-takes no inode that was freed within the last minutes, but passes over all of them, one by one, for every file: where
-a tree of ten thousand files was removed, making the next one takes up to twenty times as long. What lies directly in
-the top folder of a file system, or in one that is marked as such, is placed by a hash of its name instead, most
-likely far from there.
+ext4 allocates the inodes of files near their folder, and those of a folder near its parent. Without a journal, as on
+many virtual machines, it does not reuse inodes that were freed within the last minutes, and checks them one by one for
+every new file. Where a tree of ten thousand files was just removed, creating the next tree takes up to twenty times as
+long: measured 7 s instead of 0.6 s in the kernel for 12,600 files.
+
+Sub-folders of the root of a file system, or of a folder flagged as a top-level folder, are placed by a hash of their
+name instead, so most likely far from the freed inodes.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ if sys.platform == "linux":
 
 __all__ = ["spread"]
 
-# linux/fs.h; what chattr(1) calls T.
+# FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h; chattr(1) calls the flag T.
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 _TOP_FOLDER = 0x00020000
 
 
 def spread(folder: Path) -> None:
-    """Have each folder that is made directly in this one placed apart from the others, where the file system can.
+    """Flag a folder so that the file system places each of its sub-folders apart from the others.
 
-    It is left as it is where that cannot be asked for: another file system or system, or a folder of another user's.
+    Does nothing where that is impossible: on other file systems and systems, and in folders of other users.
     """
     if sys.platform != "linux":
         return

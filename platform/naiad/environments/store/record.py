@@ -1,9 +1,9 @@
-"""The file that says an entry of the store is ready, and what was learnt about it while it was made.
+"""The record of a store entry: its existence says that the entry is complete.
 
-It is written by rename after everything else. Files written before it can still be lost in a power failure, because
-nothing is flushed: waiting for the disk (of a busy machine, seconds) at every first start is a poor price for that.
-Instead the record holds the boot it was written in and the size of the whole; after another boot the size is
-compared once. A file whose content never reached the disk is empty, which shows.
+The record is written last, by an atomic rename, so a process that dies earlier leaves no record. A power failure can
+still lose files written before the record, because nothing is flushed: an fsync of thousands of files takes seconds on
+a busy disk, at every first start. Instead the record contains the boot id and the total size. After another boot the
+size is compared once. A file whose content never reached the disk is empty, so the size differs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from naiad.interpreters.probe import Interpreter
 
 _FORMAT = 1
 RECORD_NAME = "ready.json"
-"""Whatever folder has this file is ready."""
+"""A folder with this file is a complete entry."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyEntry:
-    """One ready entry.
+    """One complete entry of the store.
 
     Attributes:
-        digest: Its name.
-        prefix: The environment's folder.
-        interpreter: What its interpreter said.
-        library_path: Folder its interpreter needs in LD_LIBRARY_PATH, None normally.
-        bytecode: Folder for its bytecode, None if it brought its own.
+        digest: SHA-256 of the archive, the name of the entry.
+        prefix: Folder of the environment.
+        interpreter: Facts about its interpreter.
+        library_path: Folder that its interpreter needs in LD_LIBRARY_PATH, None normally.
+        bytecode: Folder for its bytecode, None if bytecode lies beside the sources.
     """
 
     digest: str
@@ -44,8 +44,8 @@ class ReadyEntry:
     bytecode: Path | None
 
 
-def is_marked(entry: Path) -> bool:
-    """Whether an entry has a record at all."""
+def has_record(entry: Path) -> bool:
+    """Whether an entry has a record, valid or not."""
     return (entry / RECORD_NAME).exists()
 
 
@@ -59,19 +59,19 @@ def write_record(
     has_bytecode: bool,
     size: Sequence[int],
 ) -> None:
-    """Say that an entry is ready. Paths are kept relative to it, so that a store can be moved as a whole.
+    """Mark an entry as complete. Paths are relative to the entry, so that a store can be moved as a whole.
 
     Args:
-        entry: Its folder.
-        archive: What it came from.
-        interpreter: What its interpreter said.
-        prefix: The environment in it.
-        needs_library_path: Whether its interpreter has to be told where its libraries are.
-        has_bytecode: Whether all of its bytecode is there.
-        size: How many files are in the environment, links to files included, and the sum of their sizes.
+        entry: Folder of the entry.
+        archive: Path or URI of the archive.
+        interpreter: Facts about the environment's interpreter.
+        prefix: Folder of the environment.
+        needs_library_path: Whether the interpreter needs LD_LIBRARY_PATH to find its libpython.
+        has_bytecode: Whether every importable source has bytecode.
+        size: Number of files in the environment, links to files included, and the sum of their sizes.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the record cannot be written.
     """
     record = {
         "format": _FORMAT,
@@ -89,7 +89,7 @@ def write_record(
 
 
 def read_record(entry: Path) -> ReadyEntry | None:
-    """The ready entry in a folder, None if it is not ready or no longer whole."""
+    """The entry in a folder, None if it is incomplete."""
     record = json_cache.read(entry / RECORD_NAME)
     if record is None or record.get("format") != _FORMAT:
         return None
@@ -98,7 +98,7 @@ def read_record(entry: Path) -> ReadyEntry | None:
     except (KeyError, TypeError, ValueError):
         return None
     if not stored.interpreter.python.exists():
-        return None  # somebody cleaned up by hand
+        return None  # for example files were deleted by hand
     return stored if record.get("boot") == _boot() or _survived(entry, record, stored.prefix) else None
 
 
@@ -115,23 +115,23 @@ def _stored(entry: Path, record: dict[str, Any]) -> ReadyEntry:
 
 
 def _survived(entry: Path, record: dict[str, Any], prefix: Path) -> bool:
-    """Whether an entry came through a reboot; if so, that is noted and not asked again until the next."""
+    """Whether no file was lost in a reboot; if so, the record is updated, and the check runs once per boot."""
     if record.get("size") != _size(prefix):
         return False
-    # A store that is read-only here is compared at every start instead.
+    # In a read-only store the update fails, and every start compares the size.
     with contextlib.suppress(OSError):
         json_cache.write(entry / RECORD_NAME, {**record, "boot": _boot()})
     return True
 
 
 def _size(prefix: Path) -> list[int]:
-    """Number of files, with links to files, and sum of their sizes."""
-    files = [os.lstat(os.path.join(folder, name)) for folder, _, names in os.walk(prefix) for name in names]  # noqa: PTH118
+    """Number of files, links to files included, and the sum of their sizes."""
+    files = [os.lstat(os.path.join(folder, name)) for folder, _, names in os.walk(prefix) for name in names]  # noqa: PTH118 - plain strings: called for each of 10,000 files
     return [len(files), sum(facts.st_size for facts in files)]
 
 
 def _boot() -> str:
-    """What differs from one boot of the machine to the next; nothing where the system does not tell."""
+    """The id of the current boot; empty where the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,18 +1,27 @@
-"""Unpacked archives, addressed by content, shared by every server of a user on this machine.
+"""The store of unpacked archives: addressed by content, shared by all servers of a user on a machine.
 
-    <root>/<sha256>/env/...        the environment; what conda-pack left open is fixed for this very path
-    <root>/<sha256>/ready.json     written last, by rename: what is in `env` is complete
+    <root>/<sha256>/env/...        the environment; `conda-unpack` has written this path into its files
+    <root>/<sha256>/ready.json     the record, written last by rename: `env` is complete
     <root>/<sha256>/files.json     digests of its files (see `file_digests`)
-    <root>/<sha256>/bytecode/      bytecode of an environment that came without
-    <root>/locks/<sha256>.lock     held while an entry is made
-    <root>/staging/<sha256>.*/     an archive being unpacked, on the same file system
-    <root>/uses/<sha256>/          who uses an entry (see `uses`)
-    <root>/remote/, downloads/     what came from elsewhere (see `remote`)
-    <root>/index/, interpreters/   small facts worth remembering
+    <root>/<sha256>/bytecode/      bytecode of an environment packed without it
+    <root>/locks/<sha256>.lock     locked while an entry is created or removed
+    <root>/staging/<sha256>.*/     an archive being unpacked; same file system, so that rename works
+    <root>/uses/<sha256>/          leases of the processes that use an entry (see `leases`)
+    <root>/remote/, downloads/     remote archives (see `fetching.remote`)
+    <root>/index/, interpreters/   caches: digests of archives, facts about interpreters
 
-Whoever holds an entry's lock is the only one that makes or removes it; a folder without `ready.json` whose lock is
-free was left by a crash. The lock, not a process id, tells: ids are reused, and differ between containers that share
-a store. An entry is never changed once it is ready, and a changed archive is another entry, so guests keep running.
+How an entry is created, and what a crash leaves at each step:
+
+1. The process takes the entry's lock. The kernel releases it when the process dies.
+2. It unpacks into `staging`. A crash leaves a staging folder, which is never mistaken for an entry.
+3. It renames the staging folder to its final name: one atomic step on one file system.
+4. It fixes prefixes and probes the interpreter at the final path (see `finishing`). A crash leaves a folder without
+   `ready.json`.
+5. It writes `ready.json` by rename. From then on the entry is complete and never changes.
+
+A folder without a valid `ready.json` whose lock is free is therefore a leftover of a crash. The lock decides this, not
+a process id: ids are reused, and differ between containers that share a store. A changed archive has another digest
+and becomes another entry, so running guests keep their environment.
 """
 
 from __future__ import annotations
@@ -30,10 +39,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.environments.progress import ProgressReporter
-from naiad.environments.store.archive_digest import Content, content_of, fingerprint
+from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
 from naiad.environments.store.file_digests import UnpackedFile
 from naiad.environments.store.placement import spread
-from naiad.environments.store.record import ReadyEntry, is_marked, read_record
+from naiad.environments.store.record import ReadyEntry, has_record, read_record
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.prefix import find_interpreter_in, require_interpreter
 
@@ -45,111 +54,113 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Store:
-    """The store below one folder; any number of threads and processes may use one at a time."""
+    """The store in one folder; safe to use from any number of threads and processes."""
 
     def __init__(self, root: Path, reporter: ProgressReporter) -> None:
         self.root = root
         self._reporter = reporter
-        self._readings: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+        self._digest_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
-    def content(self, archive: Path, label: str = "") -> Content:
-        """The digest of an archive's content, which is the name of its entry.
+    def identify(self, archive: Path, label: str = "") -> ArchiveIdentity:
+        """The digest of an archive, which is the name of its entry.
 
         Raises:
-            ExecutionEnvironmentError: If it cannot be read.
+            ExecutionEnvironmentError: If the archive cannot be read.
         """
-        # Models of one server that share an archive of gigabytes are loaded at once; one of them reads it.
-        with self._readings[archive]:
-            return content_of(archive, self.root / "index", reporter=self._reporter, label=label)
+        # Models that share an archive load concurrently; the lock makes one of them read its gigabytes.
+        with self._digest_locks[archive]:
+            return identify_archive(archive, self.root / "index", reporter=self._reporter, label=label)
 
-    def ready(self, digest: str) -> ReadyEntry | None:
-        """The entry of that name, None if there is none that is whole."""
+    def get(self, digest: str) -> ReadyEntry | None:
+        """The complete entry with that digest, None if there is none."""
         return read_record(self.root / digest)
 
-    def ensure(self, archive: Path, content: Content, *, origin: str = "", label: str = "") -> ReadyEntry:
-        """The entry for an archive's content, made now if there is none.
+    def get_or_unpack(
+        self, archive: Path, identity: ArchiveIdentity, *, origin: str = "", label: str = ""
+    ) -> ReadyEntry:
+        """The entry for an archive, created now if there is none.
 
         Args:
             archive: The file.
-            content: What `content` said of it.
-            origin: Where the file came from, if it is a copy.
-            label: The model's name, for the log.
+            identity: Result of `identify` for it.
+            origin: Path or URI that the file was copied from, empty if it is the original.
+            label: Name of the model, for the log.
 
         Raises:
-            ExecutionEnvironmentError: If the archive cannot be used; nothing of it stays then.
+            ExecutionEnvironmentError: If the archive cannot be used; nothing of it remains in the store.
         """
-        known = self.ready(content.digest)
+        known = self.get(identity.digest)
         if known is not None:
             return known
-        with self._locked(content.digest, label):
-            # Whoever had the lock before may have done the work.
-            known = self.ready(content.digest)
-            return known if known is not None else self._make(archive, content, origin or str(archive), label)
+        with self._locked(identity.digest, label):
+            # Another process may have created the entry while this one waited for the lock.
+            known = self.get(identity.digest)
+            return known if known is not None else self._create(archive, identity, origin or str(archive), label)
 
-    def unpack_for_trial(self, archive: Path, content: Content) -> ReadyEntry:
-        """Do all that `ensure` does, on the same disk, and keep nothing of it.
+    def unpack_for_trial(self, archive: Path, identity: ArchiveIdentity) -> ReadyEntry:
+        """Create an entry in a temporary store on the same disk, and delete it.
 
         Raises:
             ExecutionEnvironmentError: If the archive cannot be used.
         """
-        prefix = f"{content.digest}."
+        prefix = f"{identity.digest}."
         with (
-            self._locked(content.digest, ""),
+            self._locked(identity.digest, ""),
             tempfile.TemporaryDirectory(prefix=prefix, dir=self._staging()) as folder,
         ):
-            return Store(Path(folder), self._reporter).ensure(archive, content)
+            return Store(Path(folder), self._reporter).get_or_unpack(archive, identity)
 
     def remove(self, digest: str) -> bool:
-        """Remove an entry; whoever calls has made sure that nobody uses it.
+        """Remove an entry; the caller must hold its exclusive lease.
 
         Returns:
-            Whether it was removed: not while it is being made, nor if it is not there.
+            Whether it was removed; False if it does not exist or is being created.
 
         Raises:
-            OSError: If it cannot be removed.
+            OSError: If the folder cannot be renamed.
         """
-        gone = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
+        removed = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
         try:
-            # In one step: a crash while files are deleted leaves something that `sweep` knows.
+            # Renamed first, in one atomic step: a crash during deletion leaves a staging folder, never half an entry.
             with self._lock(digest).acquire(timeout=0):
-                (self.root / digest).rename(gone / "removed")
+                (self.root / digest).rename(removed / "entry")
         except (TimeoutError, FileNotFoundError):
             return False
         finally:
-            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(removed, ignore_errors=True)
         return True
 
-    def sweep(self) -> None:
-        """Remove what crashes left: half-made entries and staging folders that nobody is working on."""
+    def remove_leftovers(self) -> None:
+        """Remove incomplete entries and staging folders whose lock is free: crashes left them."""
         for path in self._abandoned():
             _log.info("removing %s, left by an interrupted unpacking", path)
             shutil.rmtree(path, ignore_errors=True)
 
-    def leftovers(self) -> list[Path]:
-        """What `sweep` would remove."""
+    def find_leftovers(self) -> list[Path]:
+        """The folders that `remove_leftovers` would remove."""
         return list(self._abandoned())
 
     def _abandoned(self) -> Iterator[Path]:
-        """Each with its lock held while the caller looks at it."""
-        for name in sorted(self._leftovers()):
+        """Yield each leftover while its lock is held."""
+        for name in sorted(self._incomplete_digests()):
             try:
                 with self._lock(name).acquire(timeout=0):
-                    yield from self._half_made(name)
+                    yield from self._incomplete_folders(name)
             except TimeoutError:
-                continue  # being made right now
+                continue  # another process is creating it
             except OSError as error:
                 _log.warning("cannot clean up %s in %s: %s", name, self.root, error)
 
-    def _leftovers(self) -> set[str]:
-        entries = {path.name for path in _children(self.root) if not is_marked(path)}
-        staged = {path.name.partition(".")[0] for path in _children(self.root / "staging")}
+    def _incomplete_digests(self) -> set[str]:
+        entries = {path.name for path in _list_folder(self.root) if not has_record(path)}
+        staged = {path.name.partition(".")[0] for path in _list_folder(self.root / "staging")}
         return {name for name in entries | staged if _DIGEST.fullmatch(name)}
 
-    def _half_made(self, digest: str) -> list[Path]:
-        """What of a digest is not ready. Only with its lock held is that a leftover."""
+    def _incomplete_folders(self, digest: str) -> list[Path]:
+        """The incomplete folders of a digest. They are leftovers only while the caller holds the lock."""
         entry = self.root / digest
-        half = [entry] if entry.exists() and self.ready(digest) is None else []
-        return half + [path for path in _children(self.root / "staging") if path.name.startswith(f"{digest}.")]
+        incomplete = [entry] if entry.exists() and self.get(digest) is None else []
+        return incomplete + [path for path in _list_folder(self.root / "staging") if path.name.startswith(f"{digest}.")]
 
     def _lock(self, digest: str) -> FileLock:
         locks = self.root / "locks"
@@ -157,11 +168,11 @@ class Store:
             locks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(self.root, error) from error
-        # What a start with environments that are there already never needs is imported where it is.
+        # Imported here: a start whose environments are all unpacked needs no lock.
         from filelock import FileLock
 
-        # thread_local=False: each use has its own object, and a lock file of a removed entry must stay, or two
-        # processes could hold "the" lock on two different files of one name.
+        # thread_local=False: a lock is released by the object that took it, in whatever thread. The lock file of a
+        # removed entry stays: two processes could otherwise hold locks on two files of the same name.
         return FileLock(locks / f"{digest}.lock", thread_local=False)
 
     @contextmanager
@@ -170,7 +181,10 @@ class Store:
         try:
             lock.acquire(timeout=0)
         except TimeoutError:
-            _log.info("waiting for the environment%s: it is being unpacked already", f" of '{label}'" if label else "")
+            _log.info(
+                "waiting for the environment%s: another process or thread is unpacking it",
+                f" of '{label}'" if label else "",
+            )
             lock.acquire()
         except OSError as error:
             raise _unwritable(self.root, error) from error
@@ -179,9 +193,9 @@ class Store:
         finally:
             lock.release()
 
-    def _make(self, archive: Path, content: Content, origin: str, label: str) -> ReadyEntry:
-        digest = content.digest
-        for path in self._half_made(digest):
+    def _create(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> ReadyEntry:
+        digest = identity.digest
+        for path in self._incomplete_folders(digest):
             shutil.rmtree(path, ignore_errors=True)
         entry = self.root / digest
         began = time.monotonic()
@@ -189,27 +203,27 @@ class Store:
         from naiad.environments.store.finishing import finish
 
         try:
-            staged, written = self._stage(archive, content, origin, label)
+            staged, written = self._stage(archive, identity, origin, label)
             staged.rename(entry)
             finish(entry, _environment_in(entry / "env"), origin, written)
         except OSError as error:
             raise _unwritable(self.root, error) from error
         finally:
-            if self.ready(digest) is None:
+            if self.get(digest) is None:
                 shutil.rmtree(entry, ignore_errors=True)
-        stored = self.ready(digest)
+        stored = self.get(digest)
         assert stored is not None
         _log.info("environment %s is ready after %.1f s: %s", origin, time.monotonic() - began, stored.interpreter)
         return stored
 
     def _stage(
-        self, archive: Path, content: Content, origin: str, label: str
+        self, archive: Path, identity: ArchiveIdentity, origin: str, label: str
     ) -> tuple[Path, Mapping[str, UnpackedFile]]:
-        """Unpack and check beside the final place; returns the folder that becomes the entry, and what was written."""
+        """Unpack into a staging folder; returns that folder, which becomes the entry, and the files written."""
         from naiad.environments.archives.extraction import unpack
         from naiad.environments.archives.manifest import read_manifest, require_compatible_host
 
-        staged = Path(tempfile.mkdtemp(prefix=f"{content.digest}.", dir=self._staging()))
+        staged = Path(tempfile.mkdtemp(prefix=f"{identity.digest}.", dir=self._staging()))
         try:
             folder = staged / "env"
             folder.mkdir()
@@ -218,8 +232,8 @@ class Store:
                 require_compatible_host(manifest, where=f"the execution environment {origin}")
             size = None if manifest is None else manifest.size
             unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
-            # Since its digest was taken, which may have been a long wait for another process ago.
-            if fingerprint(archive) != content.fingerprint:
+            # The digest may be old: this process may have waited long for the lock, and unpacking takes seconds.
+            if fingerprint(archive) != identity.fingerprint:
                 raise ExecutionEnvironmentError(
                     f"the execution environment {archive} changed while it was unpacked; load the model again"
                 )
@@ -231,7 +245,7 @@ class Store:
         return staged, unpacked.written
 
     def _staging(self) -> Path:
-        """The folder for what is half-made, and half-removed."""
+        """The folder for entries that are being created or removed."""
         staging = self.root / "staging"
         staging.mkdir(parents=True, exist_ok=True)
         spread(staging)
@@ -239,15 +253,15 @@ class Store:
 
 
 def _environment_in(folder: Path) -> Path:
-    """The environment in an unpacked archive: the folder itself, or the only one in it (`tar czf x.tgz myenv`)."""
+    """The environment in an unpacked archive: the folder itself, or its only sub-folder (`tar czf x.tgz myenv`)."""
     if find_interpreter_in(folder) is None:
-        children = list(_children(folder))
+        children = list(_list_folder(folder))
         if len(children) == 1 and find_interpreter_in(children[0]) is not None:
             return children[0]
     return folder
 
 
-def _children(folder: Path) -> Iterator[Path]:
+def _list_folder(folder: Path) -> Iterator[Path]:
     try:
         yield from folder.iterdir()
     except (FileNotFoundError, NotADirectoryError):
@@ -257,5 +271,5 @@ def _children(folder: Path) -> Iterator[Path]:
 def _unwritable(root: Path, error: OSError) -> ExecutionEnvironmentError:
     return ExecutionEnvironmentError(
         f"cannot use the store of environments at {root}: {error.strerror or error}"
-        f"{f' ({error.filename})' if error.filename else ''}; choose another folder for it or mend its permissions"
+        f"{f' ({error.filename})' if error.filename else ''}; choose another folder or correct its permissions"
     )

@@ -1,4 +1,4 @@
-"""Whether an environment is still what it was: entries are compared file by file, archives unpacked for a try."""
+"""`naiad env verify`: compares store entries with their records, and unpacks archives on trial."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """What came out for one environment.
+    """The result for one environment.
 
     Attributes:
-        source: The archive.
-        digest: Its SHA-256.
-        problem: What is wrong with it and what to do, empty if nothing is.
-        detail: What was looked at.
-        alterations: Differences of an entry, None for an archive or where nothing was recorded.
+        source: Path or URI of the archive.
+        digest: SHA-256 of the archive.
+        problem: What is wrong and what to do, empty if nothing is.
+        detail: What was checked.
+        alterations: Differences of an entry; None for an archive, or without recorded digests.
     """
 
     source: str
@@ -38,15 +38,15 @@ class VerificationResult:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problem
 
 
 def verify_entries(root: Path, names: tuple[str, ...]) -> list[VerificationResult]:
-    """Compare entries of a store with what was recorded when they were made; all of them unless some are named.
+    """Compare entries of a store with their recorded digests; all entries unless some are named.
 
     Raises:
-        ExecutionEnvironmentError: If one that is named is not there.
+        ExecutionEnvironmentError: If a named entry does not exist.
     """
     entries = [find_entry(root, name) for name in names] if names else read_entries(root)
     return [_verify_entry(entry, EntryLeases(root)) for entry in entries]
@@ -55,11 +55,11 @@ def verify_entries(root: Path, names: tuple[str, ...]) -> list[VerificationResul
 def verify_archive(
     archive: Path, root: Path, reporter: ProgressReporter, trust: TrustedKeys | None = None
 ) -> VerificationResult:
-    """Do with an archive all that a server does that trusts these keys, and throw the result away."""
+    """Check the signature, unpack and start an archive as a server would, and delete the result."""
     store = Store(root, reporter)
     digest = ""
     try:
-        content = store.content(archive)
+        content = store.identify(archive)
         digest = content.digest
         if trust is not None:
             trust.verify_local_archive(archive, digest)
@@ -69,8 +69,8 @@ def verify_archive(
     return VerificationResult(source=str(archive), digest=digest, detail=f"unpacked and started: {stored.interpreter}")
 
 
-def _verify_entry(entry: StoreEntry, uses: EntryLeases) -> VerificationResult:
-    lease = uses.hold(entry.digest, counts=False)
+def _verify_entry(entry: StoreEntry, leases: EntryLeases) -> VerificationResult:
+    lease = leases.acquire(entry.digest, counts=False)
     try:
         found = compare_files(entry.folder)
     except OSError as error:
@@ -79,12 +79,11 @@ def _verify_entry(entry: StoreEntry, uses: EntryLeases) -> VerificationResult:
     finally:
         lease.release()
     if found is None:
+        problem = f"no digests were recorded when it was unpacked (by an older naiad): {_removal_advice(entry)}"
+    elif found.has_changes:
         problem = (
-            "no digests were recorded when it was unpacked (an older naiad did it): remove it with `naiad env remove "
-            f"{entry.digest[:12]}`, and the next server that needs it unpacks it anew"
+            f"it was altered after it was unpacked: {_summary(found)}; stop its users and {_removal_advice(entry)}"
         )
-    elif found.any:
-        problem = f"it was altered after it was unpacked: {_summary(found)}; stop its users and {_cure(entry)}"
     else:
         problem = ""
     detail = f"{found.files} files compared" if found else ""
@@ -93,8 +92,8 @@ def _verify_entry(entry: StoreEntry, uses: EntryLeases) -> VerificationResult:
     )
 
 
-def _cure(entry: StoreEntry) -> str:
-    return f"remove it with `naiad env remove {entry.digest[:12]}`, so that it is unpacked anew"
+def _removal_advice(entry: StoreEntry) -> str:
+    return f"remove it with `naiad env remove {entry.digest[:12]}`, so that the next server unpacks it again"
 
 
 def _summary(found: FileChanges) -> str:
