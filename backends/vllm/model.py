@@ -1,6 +1,6 @@
-"""`backend: "vllm"`, as repositories for Triton's vLLM backend say, is `vllm_like` under another name.
+"""The backend `vllm`, named in repositories for Triton's vLLM backend: an alias of `vllm_like`.
 
-A backend directory with a `vllm` of its own goes before this one.
+A backend named `vllm` in the server's own backend directory takes precedence over this one.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""A backend for language models: text in, generated text or embeddings out, with the tensors of Triton's vLLM backend.
+"""A backend for language models with the tensors of Triton's vLLM backend: generates text or embeddings from text.
 
-A model of this backend is a `model.json` in its version directory. What runs it is an engine, see `vllm_like/engines`.
+A model of this backend is a `model.json` in its version directory. An engine runs it, see `vllm_like/engines`.
 """
 
 from vllm_like.backend import TritonPythonModel

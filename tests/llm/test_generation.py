@@ -174,9 +174,9 @@ def test_wrong_values_of_sampling_parameters_are_named(server: ServerProcess, mo
         "Error generating stream: sampling parameter 'top_p' must be between 0 and 1, got 7.0"
     )
     assert refusal(server, model, text_input=PROMPT, sampling_parameters='{"n": "many"}') == (
-        "Error generating stream: sampling parameter 'n' must be a whole number, not \"many\""
+        "Error generating stream: sampling parameter 'n' must be an integer, not \"many\""
     )
-    assert "is no JSON" in refusal(server, model, text_input=PROMPT, sampling_parameters="{")
+    assert "is not valid JSON" in refusal(server, model, text_input=PROMPT, sampling_parameters="{")
 
 
 def test_requests_without_a_prompt_are_refused(server: ServerProcess, model: str):
@@ -209,8 +209,8 @@ def test_whole_messages_say_who_speaks(server: ServerProcess, model: str):
 @pytest.mark.parametrize(
     ("messages", "told"),
     [
-        ("{", "'messages' is no JSON"),
-        ("3", "'messages' must be a list of messages, or an object with one"),
+        ("{", "'messages' is not valid JSON"),
+        ("3", "'messages' must be a list of messages, or an object with the key 'messages'"),
         ('{"messages": []}', "'messages' must hold at least one message"),
         ('[{"content": "hi"}]', "message 0 must be an object with a 'role'"),
         ('{"messages": [{"role": "user"}], "tool": []}', "unknown key in 'messages': 'tool' (did you mean 'tools'?)"),

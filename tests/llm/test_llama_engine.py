@@ -64,13 +64,16 @@ def test_answers_follow_a_grammar(server: ServerProcess):
 @pytest.mark.parametrize(
     ("structure", "told"),
     [
-        ({"json": {"type": "text"}}, "the JSON schema cannot be followed: 'type' at # names no type: 'text'"),
+        ({"json": {"type": "text"}}, "cannot use the JSON schema: 'type' at # has the unknown type 'text'"),
         (
             {"json": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
             "'uniqueItems' at # is not supported by the engine xllamacpp",
         ),
-        ({"json": {"properties": {"a": {"$ref": "#/$defs/b"}}}}, "'$ref' at #/properties/a leads nowhere: '#/$defs/b'"),
-        ({"json": "{"}, "the JSON schema is no JSON"),
+        (
+            {"json": {"properties": {"a": {"$ref": "#/$defs/b"}}}},
+            "'$ref' at #/properties/a does not resolve: '#/$defs/b'",
+        ),
+        ({"json": "{"}, "the JSON schema is not valid JSON"),
         ({"regex": "a+"}, "for the engine xllamacpp; it has 'regex'"),
         ({"grammar": "root: nonsense"}, "failed to parse grammar"),
     ],
@@ -221,11 +224,11 @@ def test_vectors_say_how_many_tokens_they_took(server: ServerProcess):
 @pytest.mark.parametrize(
     ("model", "wish", "told"),
     [
-        ("vectors", "{", "'embedding_request' is no JSON"),
+        ("vectors", "{", "'embedding_request' is not valid JSON"),
         ("vectors", '{"text": 1}', "'embedding_request' must be a JSON object with 'input'"),
-        ("vectors", '{"input": [{}]}', "'input' must be a text, a list of texts, a list of tokens"),
+        ("vectors", '{"input": [{}]}', "'input' must be a string, a list of strings, a list of token ids"),
         ("vectors", '{"input": "a", "pooling_params": {"dimensions": 99}}', "the model's vectors have 64"),
-        ("llama", '{"input": "a"}', "this model makes no embeddings"),
+        ("llama", '{"input": "a"}', "this model does not support embeddings"),
     ],
 )
 def test_wrong_requests_for_vectors_are_refused(server: ServerProcess, model: str, wish: str, told: str):
@@ -250,7 +253,7 @@ def test_long_prompts_are_read_in_pieces_and_answered_once(server: ServerProcess
 
 
 def test_keys_that_mean_nothing_to_the_engine_are_told_once(server: ServerProcess):
-    told = [line for line in server.log.splitlines() if "the engine xllamacpp has no use for these keys" in line]
+    told = [line for line in server.log.splitlines() if "the engine xllamacpp ignores these keys" in line]
     assert len(told) == 1
     assert "dtype" in told[0]
 
@@ -284,16 +287,16 @@ def test_a_crashed_engine_is_told_with_its_reason_and_started_again(tmp_path: Pa
 
 WRONG = {
     "no_file": ({"model": "none.gguf"}, "there is no '"),
-    "no_gguf": ({"model": "model.json", "engine": "xllamacpp"}, "is no GGUF file"),
-    "broken": ({"model": "broken.gguf"}, "llama.cpp could not load"),
+    "no_gguf": ({"model": "model.json", "engine": "xllamacpp"}, "is not a GGUF file"),
+    "broken": ({"model": "broken.gguf"}, "llama.cpp cannot load"),
     "no_package": ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
     "unknown_key": ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
     "unknown_option": (
         {"model": "tiny.gguf", "engine_options": {"threads": 3}},
         "'threads' (did you mean 'n_threads'?)",
     ),
-    "no_slots": ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be a whole number"),
-    "no_engine": ({"model": "tiny.gguf", "engine": "llama"}, 'is "llama"; there are xllamacpp, vllm, onnx'),
+    "no_slots": ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be an integer"),
+    "no_engine": ({"model": "tiny.gguf", "engine": "llama"}, 'is "llama"; it must be one of xllamacpp, vllm, onnx'),
     "no_json": ({}, "'model.json' containing vllm engine args must be provided in '"),
 }
 

@@ -67,7 +67,7 @@ def test_model_json_must_hold_an_object(tmp_path: Path, text: str):
     from vllm_like import settings
 
     (tmp_path / "model.json").write_text(text)
-    with pytest.raises(ValueError, match=r"model\.json' (is no JSON|must hold one JSON object)"):
+    with pytest.raises(ValueError, match=r"model\.json' (is not valid JSON|must hold one JSON object)"):
         settings.read(str(tmp_path), {})
 
 
@@ -100,7 +100,7 @@ def test_weights_are_found_in_the_version_and_in_the_environment(tmp_path: Path,
     assert weights.find(str(tmp_path / "w.gguf"), "/nowhere", "model") == str(tmp_path / "w.gguf")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert weights.find("env:w.gguf", "/nowhere", "model") == str(tmp_path / "w.gguf")
-    with pytest.raises(ValueError, match="A relative path is relative to the version's directory"):
+    with pytest.raises(ValueError, match="relative paths start in the version's directory"):
         weights.find("x.gguf", str(tmp_path), "model")
 
 
@@ -151,10 +151,10 @@ def test_devices_are_chosen_for_models_of_kind_model_alone(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("0,a", "it has to list numbers of GPUs of 0 or more, such as '0,2'"),
-        ("-1", "it has to list numbers of GPUs of 0 or more, such as '0,2'"),
+        ("0,a", "it must list GPU numbers, such as '0,2'"),
+        ("-1", "it must list GPU numbers, such as '0,2'"),
         ("1,0,1", "which lists 1 more than once"),
-        ("0,1,2", "which are 3; tensor_parallel_size times pipeline_parallel_size in model.json asks for 4"),
+        ("0,1,2", "which has 3 GPUs; tensor_parallel_size times pipeline_parallel_size in model.json needs 4"),
     ],
 )
 def test_gpus_that_cannot_be_given_are_refused(tmp_path: Path, text: str, told: str):
@@ -187,7 +187,7 @@ def test_sampling_parameters_are_cast(given: dict, made: dict):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"n": 1.5}, "sampling parameter 'n' must be a whole number, not 1.5"),
+        ({"n": 1.5}, "sampling parameter 'n' must be an integer, not 1.5"),
         ({"n": 0}, "sampling parameter 'n' must be between 1 and 128, got 0"),
         ({"max_tokens": 0}, "sampling parameter 'max_tokens' must be at least 1, got 0"),
         ({"stop": [1]}, "sampling parameter 'stop' must be a string or a list of strings, not [1]"),
@@ -225,13 +225,13 @@ def test_schemas_that_are_followed_pass(schema: object):
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        (3, "# is no object"),
+        (3, "# is not an object"),
         ({"not": {}}, "'not' at #"),
         ({"properties": {"a": {"if": {}}}}, "'if' at #/properties/a"),
         ({"type": "string", "format": "colour"}, "'format' at # is 'colour'"),
         ({"type": "string", "pattern": "(?=a)"}, "'pattern' at #"),
-        ({"anyOf": {}}, "'anyOf' at # is of the wrong type"),
-        ({"$ref": "https://example.org/schema"}, "'$ref' at # leads nowhere"),
+        ({"anyOf": {}}, "'anyOf' at # has the wrong type"),
+        ({"$ref": "https://example.org/schema"}, "'$ref' at # does not resolve"),
     ],
 )
 def test_schemas_that_would_be_dropped_are_refused(schema: object, told: str):
@@ -254,10 +254,10 @@ def test_messages_grow_by_their_parts():
         {"tool_calls": [{"index": 1, "function": {"arguments": "}"}}]},
     )
     for part in parts:
-        chat.merge(whole, part)
+        chat.merge_message(whole, part)
     assert whole["content"] == "ab"
     assert whole["reasoning_content"] == "why"
-    calls = chat.finished(whole)["tool_calls"]
+    calls = chat.finish_message(whole)["tool_calls"]
     assert calls == [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 

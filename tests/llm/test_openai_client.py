@@ -225,7 +225,7 @@ def test_vectors_are_the_same_in_both_encodings(client: OpenAI):
 def test_adapters_and_unknown_models_are_told_apart(client: OpenAI):
     with pytest.raises(openai.NotFoundError, match="none"):
         talk(client, model="none")
-    with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
+    with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
         client.embeddings.create(model="llama", input="hello")
 
 

@@ -99,12 +99,12 @@ def test_whose_fault_an_error_is_stays_told_apart(server: ServerProcess):
 def test_what_a_template_refuses_is_the_callers_matter(server: ServerProcess):
     messages = json.dumps([{"role": "assistant", "content": "hi"}])
     assert refusal(server, "fake", messages=messages) == (
-        "Error generating stream: the chat template cannot take these messages: Conversation roles must alternate"
+        "Error generating stream: the chat template rejected the conversation: Conversation roles must alternate"
     )
 
 
 def test_pictures_that_are_none_are_refused(server: ServerProcess):
-    assert "element 0 of input 'image' is no base64" in refusal(server, "fake", text_input="hello", image="?")
+    assert "element 0 of input 'image' is not valid base64" in refusal(server, "fake", text_input="hello", image="?")
 
 
 def test_vectors_are_those_of_encode(server: ServerProcess):
@@ -114,7 +114,7 @@ def test_vectors_are_those_of_encode(server: ServerProcess):
 
 
 def test_keys_of_other_releases_are_told_once(server: ServerProcess):
-    told = [line for line in server.log.splitlines() if "the engine vllm has no use for these keys" in line]
+    told = [line for line in server.log.splitlines() if "the engine vllm ignores these keys" in line]
     assert len(told) == 1
     assert "disable_log_requests" in told[0]
     assert "gpu_memory_utilization" not in told[0]
@@ -169,7 +169,7 @@ def test_a_model_whose_engine_is_not_healthy_is_not_ready(tmp_path: Path, engine
         assert server.get("/v2/models/fake/ready").status == 200
         core(server, "fake").kill()
         server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
-        assert "the engine of 'fake' is not healthy" in server.log
+        assert "the engine of model 'fake' is unhealthy" in server.log
 
 
 def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unloaded(tmp_path: Path, engines: Path):

@@ -1,1 +1,1 @@
-"""What the backend is made of. Standard library and numpy; engines import what they need when they are started."""
+"""The implementation of the backend: standard library and numpy. Engines import their packages when they start."""

@@ -1,4 +1,4 @@
-"""What the server calls: the class that every `model.py` of this backend hands on."""
+"""The class that the server calls for each model of this backend."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from vllm_like.service import Service
 
 
 class TritonPythonModel:
-    """One model and its engine; requests are answered as the engine gets on with them."""
+    """One model and its engine. Responses are sent by response senders, so `execute` returns at once."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Every model of this backend has the same inputs and outputs; its config.pbtxt need not repeat them."""
-        return tensors.complete(config)
+        """Add the inputs and outputs, which all models of this backend share, to the configuration."""
+        return tensors.complete_config(config)
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Read `model.json` and start the engine."""
         self._service = Service(args, json.loads(args["model_config"]), pb_utils.get_model_dir())
 
     def execute(self, requests: List[Any]) -> None:
-        """Hand the requests to the engine; their senders answer them."""
+        """Submit the requests to the engine."""
         for request in requests:
-            self._service.take(request)
+            self._service.submit(request)
 
     def is_ready(self) -> bool:
-        """Whether the engine can work."""
-        return self._service.is_alive()
+        """Whether the engine is healthy."""
+        return self._service.is_healthy()
 
     def finalize(self) -> None:
-        """Wait for requests under way, then stop the engine."""
+        """Wait for running requests, then stop the engine."""
         self._service.close()

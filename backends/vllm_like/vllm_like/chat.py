@@ -1,4 +1,4 @@
-"""Conversations as of OpenAI's API: what may be asked, and answers that have to be calls of tools."""
+"""Conversations in the form of OpenAI's API: validation, forced tool calls, and messages assembled from deltas."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _KEYS = (
 
 
 def parse(text: str) -> Dict[str, Any]:
-    """The conversation of the input `messages`: a list of messages, or an object with such a list and more.
+    """The conversation in the input `messages`: a list of messages, or an object with `messages` and other keys.
 
     Raises:
-        CallerError: If it is neither.
+        CallerError: If the conversation is invalid.
     """
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise CallerError(f"'messages' is no JSON: {error}") from None
+        raise CallerError(f"'messages' is not valid JSON: {error}") from None
     if isinstance(given, list):
         given = {"messages": given}
     if not isinstance(given, dict):
-        raise CallerError("'messages' must be a list of messages, or an object with one")
+        raise CallerError("'messages' must be a list of messages, or an object with the key 'messages'")
     try:
-        keys.refuse_unknown(given, _KEYS, "'messages'")
+        keys.reject_unknown(given, _KEYS, "'messages'")
     except ValueError as error:
         raise CallerError(str(error)) from None
     messages = given.get("messages")
@@ -50,13 +50,16 @@ def parse(text: str) -> Dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ForcedCall:
-    """A call that the answer has to be.
+class ForcedToolCall:
+    """A tool call that the response must be (`tool_choice` with a function or `required`).
+
+    The engine is constrained by a JSON schema made of the functions' parameters, so that any model can do this.
 
     Attributes:
-        conversation: With the tools told of in its system message: engines take a schema or tools, not both.
-        schema: Of what the engine is to write.
-        name: Of the tool; "" where there are several to choose from, whose name is then written, too.
+        conversation: The conversation, with the tools described in its system message instead of in `tools`: engines
+            accept a schema or tools, not both.
+        schema: JSON schema of the text to generate.
+        name: Name of the tool; "" if there are several, then the generated text contains the name as well.
     """
 
     conversation: Dict[str, Any]
@@ -64,15 +67,15 @@ class ForcedCall:
     name: str
 
     def writer(self) -> ToolCallWriter:
-        """What makes messages of the text of one choice."""
+        """A converter for the text of one choice."""
         return ToolCallWriter(self.name)
 
 
-def forced_call(conversation: Dict[str, Any]) -> Optional[ForcedCall]:
-    """The call that `tool_choice` demands, None if it demands none.
+def forced_tool_call(conversation: Dict[str, Any]) -> Optional[ForcedToolCall]:
+    """The tool call that `tool_choice` demands; None if it demands none.
 
     Raises:
-        CallerError: If it demands a tool that there is not.
+        CallerError: If `tool_choice` is invalid or names an unknown tool.
     """
     choice = conversation.get("tool_choice", "auto")
     if isinstance(choice, str) and choice in {"auto", "none"}:
@@ -86,9 +89,9 @@ def forced_call(conversation: Dict[str, Any]) -> Optional[ForcedCall]:
     elif choice != "required":
         raise CallerError("'tool_choice' must be auto, none, required or the name of a function")
     if not tools:
-        raise CallerError("'tool_choice' demands a call, but there are no 'tools'")
+        raise CallerError("'tool_choice' requires a call, but 'tools' is empty")
     if len(tools) == 1:
-        return ForcedCall(_told(conversation, tools), _schema(tools[0]), tools[0]["name"])
+        return ForcedToolCall(_with_tools_in_prompt(conversation, tools), _schema(tools[0]), tools[0]["name"])
     calls = [
         {
             "type": "object",
@@ -98,7 +101,7 @@ def forced_call(conversation: Dict[str, Any]) -> Optional[ForcedCall]:
         }
         for tool in tools
     ]
-    return ForcedCall(_told(conversation, tools), {"anyOf": calls}, "")
+    return ForcedToolCall(_with_tools_in_prompt(conversation, tools), {"anyOf": calls}, "")
 
 
 def _functions(tools: Any) -> List[Dict[str, Any]]:
@@ -108,15 +111,15 @@ def _functions(tools: Any) -> List[Dict[str, Any]]:
     functions = [tool.get("function") if isinstance(tool, dict) else None for tool in listed]
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
         raise CallerError("'tools' must be a list of objects with a 'function', which has a 'name'")
-    return functions  # type: ignore[return-value]
+    return functions  # type: ignore[return-value] - checked one line above
 
 
 def _schema(tool: Dict[str, Any]) -> Dict[str, Any]:
     return tool.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def _told(conversation: Dict[str, Any], tools: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The conversation without tools, but with a system message that describes them."""
+def _with_tools_in_prompt(conversation: Dict[str, Any], tools: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """The conversation without `tools`, and with a system message that describes them."""
     text = "Answer with a call of one of these functions, as JSON:\n" + "\n".join(map(json.dumps, tools))
     messages = list(conversation["messages"])
     if messages[0]["role"] == "system" and isinstance(messages[0].get("content"), str):
@@ -129,18 +132,18 @@ def _told(conversation: Dict[str, Any], tools: List[Dict[str, Any]]) -> Dict[str
 
 @dataclass
 class ToolCallWriter:
-    """Makes the messages of a call out of the text of one choice."""
+    """Converts the generated text of one choice, which is JSON, into deltas of a tool call."""
 
     name: str
     _text: str = ""
-    _begun: bool = False
+    _has_begun: bool = False
     _id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
 
-    def turn(self, delta: Delta) -> None:
-        """Put the text of *delta* into its message instead."""
+    def convert(self, delta: Delta) -> None:
+        """Move the text of *delta* into its message."""
         if self.name:
             arguments, delta.text = delta.text, ""
-            if arguments or not self._begun:
+            if arguments or not self._has_begun:
                 delta.message = self._message(self.name, arguments)
         else:
             self._text += delta.text
@@ -154,45 +157,45 @@ class ToolCallWriter:
         try:
             call = json.loads(self._text)
             delta.message = self._message(call["name"], json.dumps(call["arguments"]))
-        except (ValueError, KeyError, TypeError):  # cut short by the number of tokens
+        except (ValueError, KeyError, TypeError):  # incomplete JSON: `max_tokens` was reached
             delta.text = self._text
 
     def _message(self, name: str, arguments: str) -> Dict[str, Any]:
         call: Dict[str, Any] = {"index": 0, "function": {"arguments": arguments}}
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             call = {"index": 0, "id": self._id, "type": "function", "function": {"name": name, "arguments": arguments}}
         return {"tool_calls": [call]}
 
 
-def merge(whole: Dict[str, Any], part: Dict[str, Any]) -> None:
-    """Let *whole*, a message or what one has grown by, grow by *part*; calls keep their `index`."""
-    for key, value in part.items():
+def merge_message(message: Dict[str, Any], delta: Dict[str, Any]) -> None:
+    """Add *delta* to *message*, a whole message or another delta; tool calls keep their `index`."""
+    for key, value in delta.items():
         if key == "tool_calls":
-            calls = whole.setdefault("tool_calls", [])
+            calls = message.setdefault("tool_calls", [])
             for call in value:
                 _merge_call(calls, call)
         elif isinstance(value, str) and key != "role":
-            whole[key] = (whole.get(key) or "") + value
-        elif value is not None or key not in whole:
-            whole[key] = value
+            message[key] = (message.get(key) or "") + value
+        elif value is not None or key not in message:
+            message[key] = value
 
 
-def _merge_call(calls: List[Dict[str, Any]], part: Dict[str, Any]) -> None:
-    place = part.get("index", 0)
-    found = [call for call in calls if call["index"] == place]
+def _merge_call(calls: List[Dict[str, Any]], delta: Dict[str, Any]) -> None:
+    index = delta.get("index", 0)
+    found = [call for call in calls if call["index"] == index]
     if not found:
-        calls.append({"index": place, **part, "function": dict(part.get("function") or {})})
+        calls.append({"index": index, **delta, "function": dict(delta.get("function") or {})})
         return
-    call, function = found[0], part.get("function") or {}
-    call.update({key: part[key] for key in ("id", "type") if part.get(key)})
+    call, function = found[0], delta.get("function") or {}
+    call.update({key: delta[key] for key in ("id", "type") if delta.get(key)})
     for key in ("name", "arguments"):
         if function.get(key):
             call["function"][key] = (call["function"].get(key) or "") + function[key]
 
 
-def finished(message: Dict[str, Any]) -> Dict[str, Any]:
-    """A message that is whole: its calls have places, and need no numbers any more."""
+def finish_message(message: Dict[str, Any]) -> Dict[str, Any]:
+    """The message with its tool calls ordered by `index`, which is a member of streamed calls only."""
     if "tool_calls" not in message:
         return message
     calls = sorted(message["tool_calls"], key=lambda call: call["index"])

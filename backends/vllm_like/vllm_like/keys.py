@@ -1,4 +1,4 @@
-"""Names of settings: which `model.json` may hold, whatever engine reads it."""
+"""Known keys of `model.json`, for every engine: a misspelled key is an error, not a silently ignored setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _words(text: str) -> FrozenSet[str]:
 
 
 OURS = _words("engine engine_options chat_template")
-"""What we add."""
+"""Keys that this backend adds."""
 
 VLLM = _words("""
 model model_weights served_model_name tokenizer hf_config_path runner convert task skip_tokenizer_init
@@ -64,7 +64,7 @@ replayssm_buffer_len use_replayssm mamba_backend mamba_ssu_algorithm enable_mamb
 mamba_cache_philox_rounds swa_bounded_replay fault_tolerance_config enable_fault_tolerance fail_on_environ_validation
 gdn_prefill_backend kda_prefill_backend kda_decode_backend
 """)
-"""Arguments of vLLM's engine, as its releases up to 0.32 have them."""
+"""Arguments of vLLM's engine in its releases up to 0.32."""
 
 VLLM_FORMER = _words("""
 calculate_kv_scales chat_template_text_format device disable_async_output_proc disable_image_processor
@@ -82,14 +82,14 @@ speculative_model_quantization swap_space tokenizer_pool_extra_config tokenizer_
 typical_acceptance_sampler_posterior_alpha typical_acceptance_sampler_posterior_threshold use_v2_block_manager
 worker_use_ray
 """)
-"""Those of earlier releases, which files written for them still have."""
+"""Arguments of earlier releases, still found in files written for them."""
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str, what: str = "key") -> None:
-    """Raise where *given* has a key that is none of *known*.
+def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str, what: str = "key") -> None:
+    """Check that *given* has only keys in *known*.
 
     Raises:
-        ValueError: It names all of them, and what may have been meant.
+        ValueError: If it has others; the text names them all, with similar known keys.
     """
     known = sorted(known)
     wrong = []

@@ -1,4 +1,4 @@
-"""Metrics by vLLM's names, about what the backend itself sees: the same for every engine."""
+"""Metrics with vLLM's names, measured by the backend itself and so available with every engine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _COUNTERS = (
     ("vllm:prompt_tokens_total", "Number of prefill tokens processed."),
     ("vllm:generation_tokens_total", "Number of generation tokens processed."),
 )
-_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
-_EACH = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
-_WHOLE = [1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+_FIRST_TOKEN_SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_PER_TOKEN_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+_LATENCY_SECONDS = [1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 _CHOICES = [1.0, 2.0, 5.0, 10.0, 20.0]
 _UNKNOWN_LENGTH = 32768
 
 
 def token_buckets(most: int) -> List[float]:
-    """1, 2, 5, 10, 20, 50 and so on, up to *most*."""
+    """Bounds 1, 2, 5, 10, 20, 50, ... up to *most*, as in vLLM."""
     buckets: List[float] = []
     power = 1
     while power <= most:
@@ -29,10 +29,10 @@ def token_buckets(most: int) -> List[float]:
 
 
 class Metrics:
-    """What is counted of one model, if it is to be.
+    """The metrics of one model.
 
     Attributes:
-        is_on: Whether it is.
+        is_on: Whether they are recorded.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,20 @@ class Metrics:
         self._metrics: Dict[str, Any] = {}
 
     def open(self, labels: Dict[str, str], max_model_len: int) -> bool:
-        """Begin to count; False if the server shows no metrics."""
+        """Register the metrics; return False if the server has metrics disabled."""
         tokens = token_buckets(max_model_len or _UNKNOWN_LENGTH)
         histograms = (
-            ("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST),
-            ("vllm:time_per_output_token_seconds", "Histogram of time per output token in seconds.", _EACH),
-            ("vllm:e2e_request_latency_seconds", "Histogram of end to end request latency in seconds.", _WHOLE),
+            ("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST_TOKEN_SECONDS),
+            (
+                "vllm:time_per_output_token_seconds",
+                "Histogram of time per output token in seconds.",
+                _PER_TOKEN_SECONDS,
+            ),
+            (
+                "vllm:e2e_request_latency_seconds",
+                "Histogram of end to end request latency in seconds.",
+                _LATENCY_SECONDS,
+            ),
             ("vllm:request_prompt_tokens", "Number of prefill tokens processed.", tokens),
             ("vllm:request_generation_tokens", "Number of generation tokens processed.", tokens),
             ("vllm:request_params_n", "Histogram of the n request parameter.", _CHOICES),
@@ -67,11 +75,13 @@ class Metrics:
 
     def _family(self, name: str, text: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name, text, kind)
-        self._families.append(family)  # what it holds is shown for as long as it lives
+        self._families.append(family)  # the server removes a family that is garbage collected
         return family
 
-    def finished(self, *, prompt_tokens: int, tokens: Sequence[int], first_seconds: float, seconds: float) -> None:
-        """Count a request that was answered."""
+    def record_request(
+        self, *, prompt_tokens: int, tokens: Sequence[int], first_seconds: float, seconds: float
+    ) -> None:
+        """Record a completed request; *tokens* has one number for each choice."""
         total = sum(tokens)
         metrics = self._metrics
         metrics["vllm:prompt_tokens_total"].increment(prompt_tokens)

@@ -1,4 +1,4 @@
-"""Sampling parameters by vLLM's names: told apart, cast, and nothing unknown let through."""
+"""Sampling parameters with vLLM's names: validated, and converted to their types."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _integer(value: Any) -> int:
 
 
 def _parsed(value: Any) -> Any:
-    """A value that is JSON in a string, as request parameters have to be."""
+    """The value; parsed if it is a string, since request parameters can hold lists and objects as JSON only."""
     return json.loads(value) if isinstance(value, str) else value
 
 
 def _strings(value: Any) -> List[str]:
     if isinstance(value, str):
         try:
-            listed = json.loads(value)  # request parameters cannot be lists
+            listed = json.loads(value)  # a request parameter cannot be a list
         except ValueError:
             listed = None
         value = listed if isinstance(listed, list) else [value]
@@ -62,7 +62,7 @@ def _object(value: Any) -> Dict[str, Any]:
 
 
 _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
-    "a whole number": (
+    "an integer": (
         _integer,
         ("n", "best_of", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
          "truncate_prompt_tokens", "thinking_token_budget", "stream_interval"),
@@ -79,7 +79,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
          "skip_reading_prefix_cache"),
     ),
     "a string or a list of strings": (_strings, ("stop", "bad_words")),
-    "a list of whole numbers": (_integers, ("stop_token_ids", "allowed_token_ids")),
+    "a list of integers": (_integers, ("stop_token_ids", "allowed_token_ids")),
     "an object of numbers by token": (_biases, ("logit_bias",)),
     "an object": (_object, ("structured_outputs", "guided_decoding", "extra_args")),
     "a string": (str, ("lora_name",)),
@@ -89,7 +89,7 @@ _CASTS = {name: (cast, kind) for kind, (cast, names) in _KINDS.items() for name 
 NOT_SAMPLING = frozenset(
     ("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
 )
-"""Request parameters that are the protocol's own and mean nothing here."""
+"""Request parameters of the inference protocol, which are not sampling parameters."""
 
 RANGES: Mapping[str, Tuple[float, float]] = {
     "n": (1, 128),
@@ -106,51 +106,53 @@ RANGES: Mapping[str, Tuple[float, float]] = {
 
 
 def parse(text: str, where: str) -> Dict[str, Any]:
-    """Parameters of a JSON object, cast to their types; null means not given, but for `max_tokens` without limit.
+    """The parameters in a JSON object, converted to their types.
+
+    null means absent, except for `max_tokens`, where it means no limit.
 
     Args:
         text: The JSON.
-        where: What it was, for errors.
+        where: Source of the parameters, for error messages.
 
     Raises:
-        CallerError: If it is no object, or holds what is unknown or of the wrong type.
+        CallerError: If the text is not a JSON object, or a parameter is unknown or invalid.
     """
     try:
         given = json.loads(text) if text else {}
     except ValueError as error:
-        raise CallerError(f"{where} is no JSON: {error}") from None
+        raise CallerError(f"{where} is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise CallerError(f"{where} must be a JSON object")
     return cast(keys.without(given, NOT_SAMPLING), where)
 
 
 def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
-    """*given* with every value of the type its name asks for.
+    """The parameters *given*, each converted to its type.
 
     Raises:
-        CallerError: If it holds what is unknown, of the wrong type, or out of range.
+        CallerError: If a parameter is unknown, of the wrong type, or out of range.
     """
     try:
-        keys.refuse_unknown(given, _CASTS, where, "sampling parameter")
+        keys.reject_unknown(given, _CASTS, where, "sampling parameter")
     except ValueError as error:
         raise CallerError(str(error)) from None
-    done = {}
+    parameters = {}
     for name, value in given.items():
         if value is None:
-            if name == "max_tokens":  # where null means something: as many as fit
-                done[name] = None
+            if name == "max_tokens":  # null: as many as fit into the context
+                parameters[name] = None
             continue
         caster, kind = _CASTS[name]
         try:
-            done[name] = caster(value)
+            parameters[name] = caster(value)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise CallerError(f"sampling parameter '{name}' must be {kind}, not {json.dumps(value)}") from None
-        _check_range(name, done[name])
-    if "" in done.get("stop", ()):
+        _check_range(name, parameters[name])
+    if "" in parameters.get("stop", ()):
         raise CallerError("sampling parameter 'stop' cannot contain an empty string")
-    if "guided_decoding" in done:  # its name in earlier releases
-        done.setdefault("structured_outputs", done.pop("guided_decoding"))
-    return done
+    if "guided_decoding" in parameters:  # its name in earlier releases of vLLM
+        parameters.setdefault("structured_outputs", parameters.pop("guided_decoding"))
+    return parameters
 
 
 def _check_range(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""One model of this backend at work: its engine, its metrics, and what becomes of each request."""
+"""One loaded model: its engine, its metrics, and the submission of its requests."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any, Dict, Mapping
 
 import triton_python_backend_utils as pb_utils
 
-from vllm_like import engines, settings, tensors, wishes
-from vllm_like.answering import FINAL, Answer, embedding_answer, refuse
+from vllm_like import engines, requests, settings, tensors
 from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError
 from vllm_like.metrics import Metrics
+from vllm_like.responses import FINAL, ResponseSink, embedding_sink, send_error
 
 _DEAD_STATUS = 70
+"""Exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h."""
 UNHEALTHY_TEXT = "Model is unavailable due to unhealthy vLLM engine"
 
 
 class Service:
-    """Takes requests for one model.
+    """Starts the engine of one model, and submits requests to it.
 
     Args:
-        args: What `initialize` was given.
+        args: The arguments of `initialize`.
         config: The model's configuration.
         directory: The version's directory.
 
     Raises:
-        ValueError: If `model.json` is missing or wrong, or the configuration not of a decoupled model.
+        ValueError: If `model.json` is missing or invalid, or the model is not decoupled.
     """
 
     def __init__(self, args: Mapping[str, str], config: Mapping[str, Any], directory: str) -> None:
@@ -37,43 +38,43 @@ class Service:
         self._numbers = itertools.count(1)
         self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
         self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
-        self._engine = engines.start(self._settings, _log, _die)
+        self._engine = engines.start(self._settings, _log, _exit_process)
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
             labels = {"model": self._name, "version": args["model_version"]}
             if not self._metrics.open(labels, self._engine.max_model_len):
-                _log("the server shows no metrics, so there are none of this model")
+                _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 
-    def take(self, request: Any) -> None:
-        """Have a request answered, now or later; never fails."""
+    def submit(self, request: Any) -> None:
+        """Submit a request to the engine; any error is sent as its response."""
         sender = request.get_response_sender()
         try:
-            if self._checks_health and not self.is_alive():
-                self._unload(sender)
+            if self._checks_health and not self.is_healthy():
+                self._reject_and_restart(sender)
                 return
-            question = wishes.read(request, f"{self._name}-{next(self._numbers)}")
-            if isinstance(question, EmbeddingRequest):
-                self._engine.embed(question, embedding_answer(sender, counts=question.wants_counts))
+            given = requests.read_request(request, f"{self._name}-{next(self._numbers)}")
+            if isinstance(given, EmbeddingRequest):
+                self._engine.embed(given, embedding_sink(sender, counts=given.wants_counts))
                 return
-            self._check_lora(question.generation.lora)
-            self._engine.generate(question.generation, Answer(sender, question.wishes, self._metrics))
+            self._check_lora(given.generation.lora)
+            self._engine.generate(given.generation, ResponseSink(sender, given.options, self._metrics))
         except EngineDeadError as error:
-            refuse(sender, error)
-            _die(str(error))
-        except Exception as error:  # noqa: BLE001 - one request's trouble is not to be another's
-            refuse(sender, error)
+            send_error(sender, error)
+            _exit_process(str(error))
+        except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
+            send_error(sender, error)
 
-    def is_alive(self) -> bool:
-        """Whether the engine can work."""
+    def is_healthy(self) -> bool:
+        """Whether the engine is healthy; the reason is logged if it is not."""
         try:
             self._engine.check_health()
-        except Exception as error:  # noqa: BLE001 - engines raise what they like
-            pb_utils.Logger.log_error(f"the engine of '{self._name}' is not healthy: {error}")
+        except Exception as error:  # noqa: BLE001 - engines raise exceptions of any class
+            pb_utils.Logger.log_error(f"the engine of model '{self._name}' is unhealthy: {error}")
             return False
         return True
 
     def close(self) -> None:
-        """Wait for requests under way, then stop the engine."""
+        """Wait for running requests, then stop the engine."""
         self._engine.shutdown()
 
     def _check_lora(self, name: str) -> None:
@@ -84,13 +85,13 @@ class Service:
         if name not in self._engine.loras:
             raise CallerError(f"LoRA {name} is not supported, we currently support {list(self._engine.loras)}")
 
-    def _unload(self, sender: Any) -> None:
-        """Refuse, and have the server start the model anew: by unloading it where it may, else by ending here."""
-        sender.send(tensors.error(UNHEALTHY_TEXT, pb_utils.TritonError.UNAVAILABLE), flags=FINAL)
+    def _reject_and_restart(self, sender: Any) -> None:
+        """Reject the request and unload the model; exit if unloading is not permitted: the server restarts it."""
+        sender.send(tensors.error_response(UNHEALTHY_TEXT, pb_utils.TritonError.UNAVAILABLE), flags=FINAL)
         try:
             pb_utils.unload_model(self._name)
         except pb_utils.TritonModelException:  # only with --model-control-mode=explicit
-            _die("the engine is not healthy")
+            _exit_process("the engine is unhealthy")
 
 
 def _is_set(config: Mapping[str, Any], name: str) -> bool:
@@ -106,8 +107,8 @@ def _log(text: str) -> None:
     pb_utils.Logger.log_info(text)
 
 
-def _die(reason: str) -> None:
-    """End this process: the server tells waiting clients the reason, and starts another."""
+def _exit_process(reason: str) -> None:
+    """Exit: the server fails the running requests with the last lines of stderr, and starts another process."""
     sys.stderr.write(f"the engine is dead: {reason}\n")
     sys.stderr.flush()
     os._exit(_DEAD_STATUS)

@@ -1,4 +1,4 @@
-"""`model.json`: read once, checked, and turned into what an engine is started with."""
+"""`model.json` and `multi_lora.json`: read once and validated, as the settings that an engine is started with."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ENGINE_BY_ENDING = {".gguf": "xllamacpp", ".onnx": "onnx"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What a model is made of.
+    """The settings of one model instance.
 
     Attributes:
-        engine: Which engine runs it.
+        engine: Name of the engine.
         directory: The version's directory.
-        arguments: `model.json` without what is ours.
-        options: Its `engine_options`: what only this engine knows.
-        chat_template: Its `chat_template`, as text.
-        loras: Paths of adapters by name, of `multi_lora.json`.
-        instance: The instance's arguments: `model_instance_kind` and so on.
+        arguments: The keys of `model.json` that vLLM defines.
+        options: Its `engine_options`, which are specific to the engine.
+        chat_template: Text of its `chat_template`; "" for the model's own.
+        loras: Paths of the adapters in `multi_lora.json` by name.
+        instance: Arguments of `initialize`, such as `model_instance_kind`.
         devices: The parameter `GPU_DEVICE_IDS` of `config.pbtxt`.
     """
 
@@ -40,50 +40,50 @@ class Settings:
     devices: str = ""
 
     def flag(self, key: str) -> bool:
-        """Whether *key* is set; models for Triton's vLLM backend write it as text, too: `"true"`."""
+        """Whether *key* is true; models for Triton's vLLM backend may write it as the string `"true"`."""
         return _flag(self.arguments, key)
 
     def find(self, key: str, default: Optional[str] = None) -> str:
-        """The path that the value of *key* names.
+        """The path of the existing file that *key* names.
 
         Raises:
-            ValueError: If there is no such value or no such file.
+            ValueError: If the key or the file is missing.
         """
         name = self.arguments.get(key, default)
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{FILE} in '{self.directory}' names no '{key}', which the engine {self.engine} needs")
+            raise ValueError(f"{FILE} in '{self.directory}' has no '{key}', which the engine {self.engine} needs")
         return weights.find(name, self.directory, key)
 
     def number(self, key: str, default: int, least: int = 1) -> int:
-        """The whole number that is the value of *key*.
+        """The value of *key*, an integer.
 
         Raises:
-            ValueError: If it is none, or less than *least*.
+            ValueError: If the value is not an integer, or less than *least*.
         """
         value = self.arguments.get(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"'{key}' in {FILE} must be a whole number of {least} or more, not {json.dumps(value)}")
+            raise ValueError(f"'{key}' in {FILE} must be an integer of {least} or more, not {json.dumps(value)}")
         return value
 
-    def tell_ignored(self, used: Iterable[str], log: Callable[[str], None]) -> None:
-        """Log which arguments mean nothing to the engine, or set what it cannot do otherwise."""
+    def log_ignored(self, used: Iterable[str], log: Callable[[str], None]) -> None:
+        """Log the keys that the engine does not use."""
         ignored = sorted(set(self.arguments) - set(used))
         if ignored:
-            log(f"the engine {self.engine} has no use for these keys of {FILE}: {', '.join(ignored)}")
+            log(f"the engine {self.engine} ignores these keys of {FILE}: {', '.join(ignored)}")
 
 
 def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Settings:
     """The settings in a version's directory.
 
     Raises:
-        ValueError: If they are missing, no JSON, or unknown.
+        ValueError: If the file is missing, malformed, or has an invalid or unknown key.
     """
     document = _document(directory)
-    engine = _engine(document)
-    if engine != "vllm":  # vLLM itself knows best what its release knows: its engine asks it
-        keys.refuse_unknown(document, keys.OURS | keys.VLLM | keys.VLLM_FORMER, f"{FILE} in '{directory}'")
+    engine = _engine_name(document)
+    if engine != "vllm":  # the engine vllm checks against the installed release
+        keys.reject_unknown(document, keys.OURS | keys.VLLM | keys.VLLM_FORMER, f"{FILE} in '{directory}'")
     options = document.get("engine_options", {})
     if not isinstance(options, dict):
         raise ValueError(f"'engine_options' in {FILE} must be an object")
@@ -114,23 +114,23 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"'{path}' is no JSON: {error}") from None
+        raise ValueError(f"'{path}' is not valid JSON: {error}") from None
 
 
-def _engine(document: Mapping[str, Any]) -> str:
+def _engine_name(document: Mapping[str, Any]) -> str:
     engine = document.get("engine")
     if engine is None:
         ending = Path(str(document.get("model", ""))).suffix.lower()
         return _ENGINE_BY_ENDING.get(ending, "vllm")
     if engine not in NAMES:
-        raise ValueError(f"'engine' in {FILE} is {json.dumps(engine)}; there are {', '.join(NAMES)}")
+        raise ValueError(f"'engine' in {FILE} is {json.dumps(engine)}; it must be one of {', '.join(NAMES)}")
     return str(engine)
 
 
 def _template(given: Any, directory: str) -> str:
-    """The chat template: itself, or the content of a file it names."""
+    """The chat template: *given*, or the content of the file that it names."""
     if not isinstance(given, str):
-        raise ValueError(f"'chat_template' in {FILE} must be a template or the name of a file with one")
+        raise ValueError(f"'chat_template' in {FILE} must be a template or the name of a template file")
     if not given or "{" in given or "\n" in given:
         return given
     return Path(weights.find(given, directory, "chat_template")).read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[st
         return {}
     given = _read_json(path)
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise ValueError(f"'{path}' must hold one JSON object: paths of adapters by their names")
+        raise ValueError(f"'{path}' must hold one JSON object that maps names of adapters to paths")
     if engine == "vllm":
         return {name: weights.file_or_name(value, directory, name, LORA_FILE) for name, value in given.items()}
     return {name: weights.find(value, directory, name, LORA_FILE) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Inputs and outputs of every model of this backend, and how they are read and written."""
+"""The inputs and outputs of all models of this backend: their configuration, reading and writing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("messages", _STRING, 1),
     ("return_message", _BOOL, 1),
 )
-"""Names, types and sizes; all are optional. The last two are ours, the others those of Triton's vLLM backend."""
+"""Names, types and sizes; all are optional. Triton's vLLM backend defines all but the last two, which are ours."""
 
 OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("text_output", _STRING, -1),
@@ -44,8 +44,8 @@ _NUMPY = {_STRING: np.object_, "TYPE_FP32": np.float32, "TYPE_UINT32": np.uint32
 _OUTPUT_TYPES = {name: _NUMPY[kind] for name, kind, _ in OUTPUTS}
 
 
-def complete(config: Any) -> Any:
-    """Add to a configuration what it does not say itself."""
+def complete_config(config: Any) -> Any:
+    """Add the inputs, the outputs and the transaction policy to a configuration that lacks them."""
     document = config.as_dict()
     given = {tensor["name"] for tensor in document["input"]}
     for name, kind, size in INPUTS:
@@ -61,13 +61,13 @@ def complete(config: Any) -> Any:
 
 
 class Inputs:
-    """What one request brought."""
+    """The input tensors of one request."""
 
     def __init__(self, request: Any) -> None:
         self._arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
     def text(self, name: str) -> Optional[str]:
-        """The one string of an input, None if it was not sent."""
+        """The single string of an input; None if the input is absent."""
         array = self._arrays.get(name)
         if array is None:
             return None
@@ -77,27 +77,27 @@ class Inputs:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def texts(self, name: str) -> List[bytes]:
-        """All strings of an input, none if it was not sent."""
+        """All strings of an input; empty if the input is absent."""
         array = self._arrays.get(name)
         return [] if array is None else array.reshape(-1).tolist()
 
     def flag(self, name: str) -> Optional[bool]:
-        """The one truth value of an input, None if it was not sent."""
+        """The single boolean of an input; None if the input is absent."""
         array = self._arrays.get(name)
         return None if array is None or not array.size else bool(array.reshape(-1)[0])
 
 
 def response(outputs: Dict[str, Sequence[Any]]) -> Any:
-    """A response with *outputs*: for each name one value for each choice."""
+    """A response with *outputs*, which have one value for each choice."""
     tensors = [pb_utils.Tensor(name, np.array(values, _OUTPUT_TYPES[name])) for name, values in outputs.items()]
     return pb_utils.InferenceResponse(tensors)
 
 
-def error(text: str, code: Any) -> Any:
-    """A response that is an error."""
+def error_response(text: str, code: Any) -> Any:
+    """An error response."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
 
 
-def compact(value: Any) -> bytes:
-    """*value* as JSON."""
+def to_json(value: Any) -> bytes:
+    """*value* as compact JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

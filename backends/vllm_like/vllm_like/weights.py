@@ -1,4 +1,4 @@
-"""Where a model's files are: in its version directory, its environment, a package, or anywhere by absolute path."""
+"""Resolves names of files in `model.json`: in the version directory, the environment, a package, or absolute."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ENVIRONMENT = "env:"
 
 
 def locate(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path that *name*, the value of *key* in *file*, means; whether it is there is not looked at.
+    """The path for *name*, the value of *key* in *file*; the path need not exist.
 
     Args:
         name: `pkg:<package>/<file>`, `env:<path below the environment>`, or a path.
-        version_dir: What relative paths are relative to.
-        key: For errors.
-        file: Where *key* is, for errors.
+        version_dir: Base of relative paths.
+        key: Key that holds the name, for error messages.
+        file: File that holds the key, for error messages.
 
     Raises:
-        ValueError: If there is no such package.
+        ValueError: If the package is missing.
     """
     if name.startswith(PACKAGE):
         return _in_package(name, key, file)
@@ -30,25 +30,25 @@ def locate(name: str, version_dir: str, key: str, file: str = "model.json") -> s
 
 
 def find(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path of a file or folder that is there.
+    """The path of an existing file or directory.
 
     Raises:
-        ValueError: If it is not; the text says where it was looked for.
+        ValueError: If it is missing; the text has the path that was tried.
     """
     path = locate(name, version_dir, key, file)
     if not Path(path).exists():
         raise ValueError(
-            f"'{key}' in {file} is '{name}', but there is no '{path}'. A relative path is relative to the "
-            f"version's directory; '{PACKAGE}<package>/<file>' names a file of a package of the model's environment"
+            f"'{key}' in {file} is '{name}', but there is no '{path}'; relative paths start in the version's "
+            f"directory, and '{PACKAGE}<package>/<file>' names a file in a package of the model's environment"
         )
     return path
 
 
 def file_or_name(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path of *name* if there is such a file or folder, else *name*: that of a hub, which is vLLM's matter.
+    """The path of *name* if it exists, else *name* itself, which vLLM may find in a model hub.
 
     Raises:
-        ValueError: If there is no such package.
+        ValueError: If the package is missing.
     """
     path = locate(name, version_dir, key, file)
     return path if name.startswith((PACKAGE, ENVIRONMENT)) or Path(path).exists() else name
@@ -57,7 +57,7 @@ def file_or_name(name: str, version_dir: str, key: str, file: str = "model.json"
 def _in_package(name: str, key: str, file: str) -> str:
     package, _, rest = name[len(PACKAGE) :].partition("/")
     try:
-        # Without importing it: packages of weights may name much that is not installed.
+        # `find_spec` does not import the package: packages of weights may import what is not installed.
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None

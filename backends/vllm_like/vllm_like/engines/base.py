@@ -1,21 +1,22 @@
-"""What an engine is asked, what it answers, and where the answer goes; no engine knows tensors or the server."""
+"""The interface of an engine: requests, deltas and sinks. Engines know neither tensors nor the server."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 
 class CallerError(ValueError):
-    """The request asks for what there is not; another request may do."""
+    """The request is invalid for this model; sent as INVALID_ARG."""
 
 
 class BusyError(Exception):
-    """The engine has too much to do; the same request may do later."""
+    """The engine is overloaded, the same request may succeed later; sent as UNAVAILABLE."""
 
 
 class EngineDeadError(Exception):
-    """The engine will never answer again."""
+    """The engine has failed for good; the process must be restarted."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,14 @@ class Generation:
     """One request for text.
 
     Attributes:
-        request_id: Unique among those under way.
-        prompt: The text to go on from; "" with `chat`.
-        chat: A conversation instead: `messages`, and perhaps `tools` and the like, as of OpenAI.
-        sampling: Parameters by vLLM's names, only those that were given.
-        lora: The adapter to use, "" for none.
-        images: Encoded pictures that belong to the prompt.
-        wants_logprobs: Whether `logprobs` of each token are needed, be it for their sum.
-        wants_counts: Whether every part of the answer needs its number of tokens, not just the last.
+        request_id: Unique among the running requests.
+        prompt: The prompt; "" with `chat`.
+        chat: A conversation instead of a prompt: `messages`, `tools` and other fields of OpenAI's API.
+        sampling: The sampling parameters that the request sets, by vLLM's names.
+        lora: Name of the adapter to use; "" for none.
+        images: Encoded image files that belong to the prompt.
+        wants_logprobs: Whether the log probability of each token is needed, also if only for the sum.
+        wants_counts: Whether each delta needs its number of tokens; else the last one has the total.
     """
 
     request_id: str
@@ -45,16 +46,16 @@ class Generation:
 
 @dataclass
 class Delta:
-    """What one choice has grown by.
+    """New output of one choice.
 
     Attributes:
-        index: Of the choice; 0 unless several were asked for.
+        index: Number of the choice; 0 unless the request has `n` above 1.
         text: New text.
         tokens: Number of new tokens.
-        logprobs: For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the one taken last.
-        logprob: Sum over the new tokens that were taken.
-        finish_reason: Why the choice ended, None while it goes on.
-        message: What the conversation's answer has grown by, if that is more than `text`.
+        logprobs: For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the sampled token last.
+        logprob: Sum of the log probabilities of the new tokens.
+        finish_reason: Why the choice is finished; None while it is not.
+        message: New members of the assistant's message, if it has more than `text`.
     """
 
     index: int
@@ -68,7 +69,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """One request for vectors: for each input, text or tokens, one."""
+    """One request for vectors: one vector for each input, which is a text or a list of token ids."""
 
     request_id: str
     inputs: Sequence[Union[str, List[int]]]
@@ -77,46 +78,61 @@ class EmbeddingRequest:
 
 
 class Sink:
-    """Where the answer to a Generation goes. Methods may be called from any thread, one at a time."""
+    """Receives the output of a `Generation`. Engines call its methods from any thread, but one at a time."""
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the client has cancelled the request or disconnected."""
         raise NotImplementedError
 
     def push(self, deltas: Sequence[Delta], prompt_tokens: int) -> bool:
-        """Take what is new; False if nobody waits for more. *prompt_tokens* is 0 while it is not known."""
+        """Add deltas; return False if the request is cancelled. *prompt_tokens* is 0 while unknown."""
         raise NotImplementedError
 
     def end(self, error: Optional[BaseException] = None) -> None:
-        """There is no more: called exactly once."""
+        """End the output, with *error* if it failed; called exactly once."""
         raise NotImplementedError
 
 
 EmbeddingSink = Callable[[List[List[float]], int, Optional[BaseException]], None]
-"""Takes vectors, the number of tokens they were made of, and the error if there is one."""
+"""Receives the vectors, the number of input tokens, and the error if the request failed."""
 
 
 class Engine:
-    """Runs one model. Neither `generate` nor `embed` waits: sinks are called from the engine's own threads.
+    """Runs one model. `generate` and `embed` return at once: sinks are called from the engine's own threads.
 
     Attributes:
-        max_model_len: Tokens that prompt and answer may have together, 0 if unknown.
-        loras: Names of adapters that requests may ask for; None where the model has none.
+        max_model_len: Maximum number of tokens of prompt and output together; 0 if unknown.
+        loras: Names of the adapters; None if adapters are not enabled.
     """
 
     max_model_len = 0
     loras: Optional[Sequence[str]] = None
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        """Answer a request for text."""
+        """Start to generate text."""
         raise NotImplementedError
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Answer a request for vectors."""
+        """Start to compute vectors."""
         raise NotImplementedError
 
     def check_health(self) -> None:
-        """Raise if the engine cannot work any more."""
+        """Raise an exception if the engine is unhealthy."""
 
     def shutdown(self) -> None:
-        """Wait for requests under way and free everything."""
+        """Wait for running requests, then free all resources."""
+
+
+def truncate_vectors(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:
+    """The first *dimensions* elements of each vector, normalized again; all of them for None.
+
+    Raises:
+        CallerError: If the vectors have fewer elements.
+    """
+    if dimensions is None:
+        return vectors
+    if dimensions > len(vectors[0]):
+        raise CallerError(f"'dimensions' is {dimensions}, but the model's vectors have {len(vectors[0])}")
+    cut = [vector[:dimensions] for vector in vectors]
+    lengths = [math.sqrt(sum(number * number for number in vector)) or 1.0 for vector in cut]
+    return [[number / length for number in vector] for vector, length in zip(cut, lengths)]

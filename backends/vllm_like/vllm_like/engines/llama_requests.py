@@ -1,4 +1,4 @@
-"""What llama.cpp is asked: vLLM's sampling parameters by its names, with vLLM's defaults, which differ from its own."""
+"""Converts a `Generation` into llama.cpp's request: its names of the parameters, but the defaults of vLLM."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vllm_like.engines import llama_schema
 from vllm_like.engines.base import CallerError, Generation
 
 _LONG_PROMPT = 2000
-"""Characters from which on it reports its progress in reading, so that a request can be cancelled meanwhile."""
+"""Characters of a prompt from which on llama.cpp reports progress, so that the request can be cancelled meanwhile."""
 
 _NO_LIMIT = -1
-_SAME: Mapping[str, Any] = {
+_SAME_NAMES: Mapping[str, Any] = {
     "n": 1,
     "max_tokens": 16,
     "temperature": 1.0,
@@ -23,7 +23,7 @@ _SAME: Mapping[str, Any] = {
     "ignore_eos": False,
     "stop": [],
 }
-_ELSEWHERE = frozenset(
+_CONVERTED = frozenset(
     ("repetition_penalty", "top_k", "seed", "logprobs", "structured_outputs", "logit_bias", "best_of", "detokenize")
 )
 _NEUTRAL: Mapping[str, Any] = {
@@ -37,82 +37,82 @@ _NEUTRAL: Mapping[str, Any] = {
     "early_stopping": False,
     "length_penalty": 1.0,
 }
-"""What it cannot do, with the values that ask for nothing."""
+"""Parameters that llama.cpp does not have, with the values that have no effect."""
 
 _STRUCTURE_DETAILS = frozenset(
     ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "backend", "disable_fallback")
 )
-"""Matters of how vLLM follows a structure."""
+"""Members of `structured_outputs` that only tune vLLM's implementation."""
 
 
 def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict[str, Any]:
     """The body of a request to llama.cpp.
 
     Args:
-        generation: What was asked of us.
-        seed: For requests that name none.
-        max_logprobs: The most alternatives a request may ask for.
+        generation: The request.
+        seed: Seed of requests that set none; None for a random one.
+        max_logprobs: Maximum of `logprobs`.
 
     Raises:
-        CallerError: If llama.cpp cannot do that.
+        CallerError: If llama.cpp does not support the request.
     """
     given = generation.sampling
-    _refuse(generation)
-    made: Dict[str, Any] = {name: given.get(name, default) for name, default in _SAME.items()}
-    if made["max_tokens"] is None:
-        made["max_tokens"] = _NO_LIMIT
-    made["stream"] = True
-    made["repeat_penalty"] = given.get("repetition_penalty", 1.0)
-    made["top_k"] = max(0, given.get("top_k", 0))
-    # All others off, whatever their defaults become.
-    made["samplers"] = ["penalties", "top_k", "top_p", "min_p", "temperature"]
+    _reject_unsupported(generation)
+    document: Dict[str, Any] = {name: given.get(name, default) for name, default in _SAME_NAMES.items()}
+    if document["max_tokens"] is None:
+        document["max_tokens"] = _NO_LIMIT
+    document["stream"] = True
+    document["repeat_penalty"] = given.get("repetition_penalty", 1.0)
+    document["top_k"] = max(0, given.get("top_k", 0))
+    # The complete list, so that no other sampler of llama.cpp has an effect.
+    document["samplers"] = ["penalties", "top_k", "top_p", "min_p", "temperature"]
     seed = given.get("seed", seed)
     if seed is not None:
-        made["seed"] = seed & 0xFFFFFFFF
+        document["seed"] = seed & 0xFFFFFFFF
     if "logit_bias" in given:
-        made["logit_bias"] = [[token, bias] for token, bias in given["logit_bias"].items()]
+        document["logit_bias"] = [[token, bias] for token, bias in given["logit_bias"].items()]
     if generation.wants_counts:
-        made["timings_per_token"] = True
-    _add_logprobs(made, generation, max_logprobs)
+        document["timings_per_token"] = True
+    _add_logprobs(document, generation, max_logprobs)
     if "structured_outputs" in given:
-        _add_structure(made, given["structured_outputs"])
+        _add_structure(document, given["structured_outputs"])
     if generation.chat is not None:
-        made.update(generation.chat)
+        document.update(generation.chat)
         length = sum(len(str(message.get("content"))) for message in generation.chat["messages"])
     else:
-        made["prompt"] = generation.prompt
+        document["prompt"] = generation.prompt
         length = len(generation.prompt)
-    made["return_progress"] = length > _LONG_PROMPT
-    return made
+    document["return_progress"] = length > _LONG_PROMPT
+    return document
 
 
-def _refuse(generation: Generation) -> None:
+def _reject_unsupported(generation: Generation) -> None:
     given = generation.sampling
     if generation.images:
-        raise CallerError("the engine xllamacpp takes no 'image'")
+        raise CallerError("the engine xllamacpp does not support 'image'")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
-        raise CallerError("the engine xllamacpp does not know the sampling parameter 'best_of'")
+        raise CallerError("the engine xllamacpp does not support the sampling parameter 'best_of'")
     for name, value in given.items():
-        if name in _SAME or name in _ELSEWHERE or (name in _NEUTRAL and value == _NEUTRAL[name]):
+        if name in _SAME_NAMES or name in _CONVERTED or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue
-        raise CallerError(f"the engine xllamacpp does not know the sampling parameter '{name}'")
+        raise CallerError(f"the engine xllamacpp does not support the sampling parameter '{name}'")
 
 
-def _add_logprobs(made: Dict[str, Any], generation: Generation, most: int) -> None:
+def _add_logprobs(document: Dict[str, Any], generation: Generation, max_logprobs: int) -> None:
     count = generation.sampling.get("logprobs")
-    if count is not None and count > most:
-        raise CallerError(f"Requested sample logprobs of {count}, which is greater than max allowed: {most}")
+    if count is not None and count > max_logprobs:
+        raise CallerError(f"Requested sample logprobs of {count}, which is greater than max allowed: {max_logprobs}")
     if not generation.wants_logprobs:
         return
-    # With none asked for, the token that was taken is wanted all the same: one is the least it gives.
+    # `logprobs: 0` means the sampled token only. llama.cpp reports at least one alternative, which is dropped later.
     if generation.chat is None:
-        made["logprobs"] = max(1, count or 0)
+        document["logprobs"] = max(1, count or 0)
     else:
-        made["logprobs"] = True
-        made["top_logprobs"] = max(1, count or 0)
+        document["logprobs"] = True
+        document["top_logprobs"] = max(1, count or 0)
 
 
-def _add_structure(made: Dict[str, Any], given: Mapping[str, Any]) -> None:
+def _add_structure(document: Dict[str, Any], given: Mapping[str, Any]) -> None:
     wanted = {key: value for key, value in given.items() if value not in (None, False)}
     rest = {key: wanted.pop(key) for key in ("json", "json_object", "choice", "grammar") if key in wanted}
     if len(rest) != 1 or set(wanted) - _STRUCTURE_DETAILS:
@@ -123,15 +123,15 @@ def _add_structure(made: Dict[str, Any], given: Mapping[str, Any]) -> None:
         )
     kind, value = next(iter(rest.items()))
     if kind == "grammar":
-        made["grammar"] = value
+        document["grammar"] = value
     elif kind == "choice":
         if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
             raise CallerError("'choice' must be a list of strings")
-        made["grammar"] = "root ::= " + " | ".join(json.dumps(item, ensure_ascii=False) for item in value)
+        document["grammar"] = "root ::= " + " | ".join(json.dumps(item, ensure_ascii=False) for item in value)
     else:
         schema = {"type": "object"} if kind == "json_object" else _schema(value)
         llama_schema.check(schema)
-        made["json_schema"] = schema
+        document["json_schema"] = schema
 
 
 def _schema(value: Any) -> Any:
@@ -140,4 +140,4 @@ def _schema(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise CallerError(f"the JSON schema is no JSON: {error}") from None
+        raise CallerError(f"the JSON schema is not valid JSON: {error}") from None

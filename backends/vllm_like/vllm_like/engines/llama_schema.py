@@ -1,4 +1,7 @@
-"""Which JSON schemas llama.cpp follows. Others it drops without a word and writes what it likes: they are refused."""
+"""Validates JSON schemas for llama.cpp, which ignores a schema with an unsupported keyword instead of reporting it.
+
+The generated text would then be unconstrained, so such schemas are rejected.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +11,39 @@ from typing import Any, Dict, Iterator, Tuple
 from vllm_like.engines.base import CallerError
 
 _TYPES = frozenset(("object", "array", "string", "integer", "number", "boolean", "null"))
-_ONE = frozenset(("items", "additionalProperties", "additionalItems"))
-_LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-_LIMITS = frozenset((
+_SCHEMA_KEYWORDS = frozenset(("items", "additionalProperties", "additionalItems"))
+_LIST_KEYWORDS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
+_MAP_KEYWORDS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+_CONSTRAINTS = frozenset((
     "type", "required", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     "minLength", "maxLength", "minItems", "maxItems", "pattern", "format", "$ref",
 ))  # fmt: skip
-_NOTES = frozenset((
+_ANNOTATIONS = frozenset((
     "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$schema", "$id",
     "$comment", "strict", "discriminator",
 ))  # fmt: skip
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
-_UNFOLLOWED_PATTERN = re.compile(r"\(\?[=!<]|\\[1-9]|\\b")
-_MOST_PARTS = 10000
+_UNSUPPORTED_PATTERN = re.compile(r"\(\?[=!<]|\\[1-9]|\\b")
+_MAX_PARTS = 10000
 
 
 def check(schema: Any) -> None:
-    """Raise where a schema would not be followed.
+    """Check that llama.cpp supports a schema.
 
     Raises:
-        CallerError: It says what and where.
+        CallerError: If it does not; the text has the keyword and its path.
     """
     pending = [("#", schema)]
     count = 0
     while pending:
         path, part = pending.pop()
         count += 1
-        if count > _MOST_PARTS:
-            raise CallerError(f"the JSON schema has more than {_MOST_PARTS} parts")
+        if count > _MAX_PARTS:
+            raise CallerError(f"the JSON schema has more than {_MAX_PARTS} parts")
         if isinstance(part, bool):
             continue
         if not isinstance(part, dict):
-            raise CallerError(f"the JSON schema cannot be followed: {path} is no object")
+            raise CallerError(f"cannot use the JSON schema: {path} is not an object")
         _check_part(path, part, schema)
         pending += _parts(path, part)
 
@@ -48,44 +51,44 @@ def check(schema: Any) -> None:
 def _parts(path: str, part: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
     for key, value in part.items():
         here = f"{path}/{key}"
-        if key in _ONE:
+        if key in _SCHEMA_KEYWORDS:
             yield here, value
-        elif key in _LISTS and isinstance(value, list):
+        elif key in _LIST_KEYWORDS and isinstance(value, list):
             yield from ((f"{here}/{number}", item) for number, item in enumerate(value))
-        elif key in _MAPS and isinstance(value, dict):
+        elif key in _MAP_KEYWORDS and isinstance(value, dict):
             yield from ((f"{here}/{name}", item) for name, item in value.items())
 
 
 def _check_part(path: str, part: Dict[str, Any], root: Any) -> None:
     for key, value in part.items():
-        if key in _LIMITS:
+        if key in _CONSTRAINTS:
             problem = _problem(key, value, root)
-        elif key in _NOTES or key in _ONE:
+        elif key in _ANNOTATIONS or key in _SCHEMA_KEYWORDS:
             problem = ""
-        elif key in _LISTS or key in _MAPS:
-            problem = "" if isinstance(value, list if key in _LISTS else dict) else "is of the wrong type"
+        elif key in _LIST_KEYWORDS or key in _MAP_KEYWORDS:
+            problem = "" if isinstance(value, list if key in _LIST_KEYWORDS else dict) else "has the wrong type"
         else:
             problem = "is not supported by the engine xllamacpp"
         if problem:
-            raise CallerError(f"the JSON schema cannot be followed: '{key}' at {path} {problem}")
+            raise CallerError(f"cannot use the JSON schema: '{key}' at {path} {problem}")
 
 
 def _problem(key: str, value: Any, root: Any) -> str:
     if key == "type":
         names = value if isinstance(value, list) else [value]
         wrong = [name for name in names if not isinstance(name, str) or name not in _TYPES]
-        return f"names no type: {wrong[0]!r}" if wrong else ""
+        return f"has the unknown type {wrong[0]!r}" if wrong else ""
     if key == "format":
-        return "" if value in _FORMATS else f"is {value!r}, which the engine xllamacpp does not know"
+        return "" if value in _FORMATS else f"is {value!r}, which the engine xllamacpp does not support"
     if key == "pattern":
-        return "is not supported by the engine xllamacpp" if _UNFOLLOWED_PATTERN.search(str(value)) else ""
+        return "is not supported by the engine xllamacpp" if _UNSUPPORTED_PATTERN.search(str(value)) else ""
     if key == "$ref":
-        return "" if _is_there(str(value), root) else f"leads nowhere: {value!r}"
+        return "" if _can_resolve(str(value), root) else f"does not resolve: {value!r}"
     return ""
 
 
-def _is_there(reference: str, root: Any) -> bool:
-    """Whether a reference names a part of the schema itself."""
+def _can_resolve(reference: str, root: Any) -> bool:
+    """Whether a reference resolves to a part of the schema itself."""
     if not reference.startswith("#"):
         return False
     part = root
@@ -97,7 +100,7 @@ def _is_there(reference: str, root: Any) -> bool:
     return True
 
 
-def written(schema: Any) -> Dict[str, Any]:
-    """*schema* with the one way to put blanks that `json.dumps` has: weak models would go on with blanks for ever."""
-    rules = schema if isinstance(schema, dict) else {}  # True: whatever is JSON
+def with_fixed_whitespace(schema: Any) -> Dict[str, Any]:
+    """*schema* that permits the whitespace of `json.dumps` only: weak models would generate blanks without end."""
+    rules = schema if isinstance(schema, dict) else {}  # the schema True permits any JSON
     return {**rules, "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}

@@ -1,4 +1,4 @@
-"""Embeddings by ONNX files of encoders, with onnxruntime and a `tokenizer.json`."""
+"""The engine `onnx`: embeddings by an encoder in an ONNX file, with onnxruntime and a `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import numpy as np
 
 from vllm_like import keys
 from vllm_like.engines import threads
-from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
-from vllm_like.engines.llama_answers import shortened
+from vllm_like.engines.base import (
+    CallerError,
+    EmbeddingRequest,
+    EmbeddingSink,
+    Engine,
+    Generation,
+    Sink,
+    truncate_vectors,
+)
 from vllm_like.settings import Settings
 
 DEFAULT_MAX_MODEL_LEN = 512
@@ -30,19 +37,19 @@ _OPTIONS: Mapping[str, Any] = {"n_threads": None}
 _POOLINGS = ("mean", "cls")
 
 
-def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:  # noqa: ARG001 - it dies with us
+def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
     """Load a model.
 
     Raises:
-        ValueError: If the settings are wrong, or a package is missing.
+        ValueError: If the settings are invalid, or a package is missing.
     """
-    keys.refuse_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
-    settings.tell_ignored(_USED, log)
+    keys.reject_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    settings.log_ignored(_USED, log)
     return OnnxEngine(settings)
 
 
 class OnnxEngine(Engine):
-    """One encoder; requests one after the other, the texts of one together."""
+    """One encoder. Requests run one after the other; the texts of one request are one batch."""
 
     def __init__(self, settings: Settings) -> None:
         try:
@@ -59,20 +66,20 @@ class OnnxEngine(Engine):
         self._tokenizer.enable_truncation(self.max_model_len)
         self._pooling, self._normalizes = _pooling(settings)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = settings.options.get("n_threads") or threads.default()
+        options.intra_op_num_threads = settings.options.get("n_threads") or threads.default_count()
         options.inter_op_num_threads = 1
-        # Threads that wait for work by spinning take the cores from everybody else.
+        # Idle threads of onnxruntime spin by default, which takes CPU time from the server and other models.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(settings.find("model"), options, ["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
         self._thread = ThreadPoolExecutor(1, "onnx")
 
-    def generate(self, generation: Generation, sink: Sink) -> None:  # noqa: ARG002
-        """Not what encoders do."""
-        raise CallerError("this model makes embeddings only: send an 'embedding_request'")
+    def generate(self, generation: Generation, sink: Sink) -> None:  # noqa: ARG002 - signature of Engine
+        """Reject the request: an encoder generates no text."""
+        raise CallerError("this model supports embeddings only: send an 'embedding_request'")
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Answer a request for vectors."""
+        """Start to compute vectors."""
         self._thread.submit(self._run, request, sink)
 
     def _run(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
@@ -82,8 +89,8 @@ class OnnxEngine(Engine):
         try:
             rows = [self._tokens(item) for item in request.inputs]
             tokens = sum(map(len, rows))
-            vectors = shortened(self._vectors(rows), request.dimensions)
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+            vectors = truncate_vectors(self._vectors(rows), request.dimensions)
+        except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
         sink(vectors, tokens, error)
 
@@ -91,7 +98,7 @@ class OnnxEngine(Engine):
         if isinstance(item, str):
             return list(self._tokenizer.encode(item).ids)
         if len(item) > self.max_model_len:
-            raise CallerError(f"{len(item)} tokens are more than the {self.max_model_len} of 'max_model_len'")
+            raise CallerError(f"{len(item)} tokens are more than 'max_model_len' ({self.max_model_len})")
         return list(item)
 
     def _vectors(self, rows: List[List[int]]) -> List[List[float]]:
@@ -113,7 +120,7 @@ class OnnxEngine(Engine):
         return vectors
 
     def shutdown(self) -> None:
-        """Wait for requests under way."""
+        """Wait for running requests."""
         self._thread.shutdown(wait=True)
 
 
@@ -121,6 +128,8 @@ def _pooling(settings: Settings) -> Tuple[str, bool]:
     config = settings.arguments.get("pooler_config") or {}
     kind = str(config.get("pooling_type") or config.get("seq_pooling_type") or "mean").lower()
     if kind not in _POOLINGS:
-        raise ValueError(f"'pooling_type' in model.json is '{kind}'; the engine onnx knows {' and '.join(_POOLINGS)}")
+        raise ValueError(
+            f"'pooling_type' in model.json is '{kind}'; the engine onnx supports {' and '.join(_POOLINGS)}"
+        )
     normalizes = config.get("normalize", config.get("use_activation", True))
     return kind, normalizes is not False

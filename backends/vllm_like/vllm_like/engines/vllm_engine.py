@@ -1,6 +1,6 @@
-"""vLLM itself, its `AsyncLLM`, on an event loop of its own thread.
+"""The engine `vllm`: vLLM's `AsyncLLM` on an event loop in a thread of its own.
 
-What `model.json` names is what vLLM's `AsyncEngineArgs` take, of whichever release is installed.
+The keys of `model.json` are the fields of `AsyncEngineArgs` in the installed release of vLLM.
 """
 
 from __future__ import annotations
@@ -10,50 +10,60 @@ import dataclasses
 import os
 import sys
 import threading
+from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import keys, weights
-from vllm_like.engines import vllm_errors, vllm_requests, watchdog
-from vllm_like.engines.base import CallerError, Delta, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
+from vllm_like.engines import vllm_requests, watchdog
+from vllm_like.engines.base import (
+    BusyError,
+    CallerError,
+    Delta,
+    EmbeddingRequest,
+    EmbeddingSink,
+    Engine,
+    Generation,
+    Sink,
+)
 from vllm_like.settings import LORA_FILE, Settings
 
-_CANCEL_SECONDS = 0.05
-_HEALTH_SECONDS = 10.0
-_END_SECONDS = 30.0
+_CANCEL_POLL_SECONDS = 0.05
+_HEALTH_TIMEOUT_SECONDS = 10.0
+_STOP_TIMEOUT_SECONDS = 30.0
 _KIND_GPU = "GPU"
 _KIND_MODEL = "MODEL"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager")
-"""Those that models for Triton's vLLM backend write as text: vLLM would take "false" for true."""
+"""Boolean keys that models for Triton's vLLM backend may write as strings: vLLM would treat "false" as true."""
 
 
-def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:
-    """Start vLLM; takes as long as that takes.
+def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:
+    """Load the model with vLLM; may take minutes.
 
     Raises:
-        ValueError: If it is not there, or the settings are wrong.
+        ValueError: If vLLM is not installed, or the settings are invalid.
     """
-    keys.refuse_unknown(settings.options, (), "'engine_options' in model.json")
+    keys.reject_unknown(settings.options, (), "'engine_options' in model.json")
     choose_devices(settings)
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
     except ImportError as error:
         raise ValueError(
-            f"the engine vllm needs a package of that name in '{sys.prefix}', the model's environment: {error}. "
-            'Models in GGUF files run without it, see "engine": "xllamacpp"'
+            f"the engine vllm needs the package vllm in '{sys.prefix}', the model's environment: {error}; install it "
+            'there, or use "engine": "xllamacpp" for a model in a GGUF file'
         ) from None
     arguments = _arguments(settings, AsyncEngineArgs, log)
     watchdog.start()
-    return VllmEngine(settings, AsyncEngineArgs(**arguments), died)
+    return VllmEngine(settings, AsyncEngineArgs(**arguments), on_dead)
 
 
 def choose_devices(settings: Settings) -> None:
-    """Give an instance its devices: one of KIND_GPU its own, one of KIND_MODEL those of `GPU_DEVICE_IDS`.
+    """Select the GPUs of an instance: its own with KIND_GPU, those of `GPU_DEVICE_IDS` with KIND_MODEL.
 
-    Has to be done before vLLM is imported.
+    Must be called before vLLM is imported, which reads the environment variable then.
 
     Raises:
-        ValueError: If there cannot be such devices, or they are not as many as the model needs.
+        ValueError: If the devices are invalid, or not as many as the model needs.
     """
     kind = settings.instance.get("model_instance_kind")
     if kind == _KIND_GPU:
@@ -72,28 +82,28 @@ def _devices_needed(settings: Settings) -> int:
 
 
 def _device_ids(text: str, needed: int) -> List[int]:
-    """The GPUs that `GPU_DEVICE_IDS` lists; a model that is divided among several has to be given all it needs."""
+    """The GPUs listed in `GPU_DEVICE_IDS`; a model that is distributed needs as many as it has parts."""
     listed = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in listed):
-        raise ValueError(f"GPU_DEVICE_IDS is '{text}'; it has to list numbers of GPUs of 0 or more, such as '0,2'")
+        raise ValueError(f"GPU_DEVICE_IDS is '{text}'; it must list GPU numbers, such as '0,2'")
     ids = [int(part) for part in listed]
-    twice = sorted({one for one in ids if ids.count(one) > 1})
-    if twice:
-        raise ValueError(f"GPU_DEVICE_IDS is '{text}', which lists {', '.join(map(str, twice))} more than once")
+    duplicates = sorted({one for one in ids if ids.count(one) > 1})
+    if duplicates:
+        raise ValueError(f"GPU_DEVICE_IDS is '{text}', which lists {', '.join(map(str, duplicates))} more than once")
     if needed > 1 and len(ids) != needed:
         raise ValueError(
-            f"GPU_DEVICE_IDS is '{text}', which are {len(ids)}; tensor_parallel_size times pipeline_parallel_size "
-            f"in model.json asks for {needed}"
+            f"GPU_DEVICE_IDS is '{text}', which has {len(ids)} GPUs; tensor_parallel_size times "
+            f"pipeline_parallel_size in model.json needs {needed}"
         )
     return ids
 
 
 def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], None]) -> Dict[str, Any]:
-    """What the installed release takes of `model.json`."""
+    """The keys of `model.json` that the installed release knows."""
     known = {field.name for field in dataclasses.fields(arguments_class)}
     rest = {key: value for key, value in settings.arguments.items() if key not in known}
-    keys.refuse_unknown(rest, known | keys.VLLM | keys.VLLM_FORMER, f"model.json in '{settings.directory}'")
-    settings.tell_ignored(known, log)
+    keys.reject_unknown(rest, known | keys.VLLM | keys.VLLM_FORMER, f"model.json in '{settings.directory}'")
+    settings.log_ignored(known, log)
     arguments = {key: value for key, value in settings.arguments.items() if key in known}
     for key in ("model", "tokenizer"):
         name = arguments.get(key)
@@ -106,11 +116,11 @@ def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], No
 
 
 class VllmEngine(Engine):
-    """One `AsyncLLM`."""
+    """One `AsyncLLM`; all methods that begin with `_` and are coroutines run on its event loop."""
 
-    def __init__(self, settings: Settings, engine_args: Any, died: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, engine_args: Any, on_dead: Callable[[str], None]) -> None:
         self._settings = settings
-        self._died = died
+        self._on_dead = on_dead
         self.loras: Optional[Sequence[str]] = list(settings.loras) if settings.flag("enable_lora") else None
         if self.loras == []:
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
@@ -126,7 +136,7 @@ class VllmEngine(Engine):
             raise
         config = getattr(self._engine, "model_config", None)
         self.max_model_len = getattr(config, "max_model_len", 0)
-        self._call(self._begin_watching())
+        self._call(self._start_polling())
 
     # -- its thread ----------------------------------------------------------------------------------------------
 
@@ -140,25 +150,25 @@ class VllmEngine(Engine):
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout)
 
-    async def _begin_watching(self) -> None:
-        self._watching = self._loop.create_task(self._watch())
+    async def _start_polling(self) -> None:
+        self._cancel_poll = self._loop.create_task(self._poll_cancelled())
 
-    async def _watch(self) -> None:
-        """Abort what nobody waits for, also while it waits for its turn."""
+    async def _poll_cancelled(self) -> None:
+        """Abort cancelled requests, also those that vLLM has queued and not begun."""
         while True:
-            await asyncio.sleep(_CANCEL_SECONDS)
+            await asyncio.sleep(_CANCEL_POLL_SECONDS)
             for request_id, sink in list(self._running.items()):
                 if sink.is_cancelled():
                     await self._engine.abort(request_id)
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_END_SECONDS)
+        self._thread.join(_STOP_TIMEOUT_SECONDS)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        """Answer a request for text."""
+        """Start to generate text."""
         asyncio.run_coroutine_threadsafe(self._generate(generation, sink), self._loop)
 
     async def _generate(self, generation: Generation, sink: Sink) -> None:
@@ -166,20 +176,22 @@ class VllmEngine(Engine):
         error: Optional[Exception] = None
         try:
             prompt = await self._prompt(generation)
-            await self._follow(generation, prompt, sink)
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+            await self._stream(generation, prompt, sink)
+        except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
         finally:
             del self._running[generation.request_id]
-        sink.end(vllm_errors.told(error) if error is not None else None)
-        self._look_for_death(error)
+        sink.end(_classify(error) if error is not None else None)
+        self._report_if_dead(error)
 
-    async def _follow(self, generation: Generation, prompt: Any, sink: Sink) -> None:
+    async def _stream(self, generation: Generation, prompt: Any, sink: Sink) -> None:
         parameters = vllm_requests.sampling_parameters(generation)
         extra: Dict[str, Any] = {}
         if generation.lora:
             path = self._settings.loras[generation.lora]
-            extra["lora_request"] = vllm_requests.lora(generation.lora, self._lora_numbers[generation.lora], path)
+            extra["lora_request"] = vllm_requests.lora_request(
+                generation.lora, self._lora_numbers[generation.lora], path
+            )
         outputs = self._engine.generate(prompt, parameters, generation.request_id, **extra)
         async for output in outputs:
             deltas = [_delta(one) for one in output.outputs]
@@ -190,7 +202,7 @@ class VllmEngine(Engine):
     async def _prompt(self, generation: Generation) -> Any:
         if generation.chat is not None:
             if generation.images:
-                raise CallerError("the engine vllm takes 'image' with 'text_input' alone")
+                raise CallerError("the engine vllm supports 'image' with 'text_input' only")
             tokenizer = self._engine.get_tokenizer()
             if hasattr(tokenizer, "__await__"):  # until release 0.11
                 tokenizer = await tokenizer
@@ -200,16 +212,16 @@ class VllmEngine(Engine):
         return generation.prompt
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Answer a request for vectors."""
+        """Start to compute vectors."""
         asyncio.run_coroutine_threadsafe(self._embed(request, sink), self._loop)
 
     async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         try:
             each = [self._vector(request, number) for number in range(len(request.inputs))]
             found: List[Tuple[List[float], int]] = await asyncio.gather(*each)
-        except Exception as error:  # noqa: BLE001 - likewise
-            sink([], 0, vllm_errors.told(error))
-            self._look_for_death(error)
+        except Exception as error:  # noqa: BLE001 - sent to the client
+            sink([], 0, _classify(error))
+            self._report_if_dead(error)
             return
         sink([vector for vector, _ in found], sum(tokens for _, tokens in found), None)
 
@@ -221,47 +233,47 @@ class VllmEngine(Engine):
         async for output in self._engine.encode(prompt, parameters, f"{request.request_id}-{number}"):
             last = output
         if last is None:
-            raise RuntimeError("vLLM gave no embedding")
+            raise RuntimeError("vLLM returned no embedding")
         return last.outputs.data.tolist(), len(last.prompt_token_ids)
 
     # -- its health ----------------------------------------------------------------------------------------------
 
-    def _look_for_death(self, error: Optional[BaseException]) -> None:
+    def _report_if_dead(self, error: Optional[BaseException]) -> None:
         if error is not None and getattr(self._engine, "errored", False):
-            self._died(str(getattr(self._engine, "dead_error", error)))
+            self._on_dead(str(getattr(self._engine, "dead_error", error)))
 
     def check_health(self) -> None:
-        """Raise if vLLM says that it does not work."""
-        self._call(self._engine.check_health(), _HEALTH_SECONDS)
+        """Raise an exception if vLLM reports that it is unhealthy."""
+        self._call(self._engine.check_health(), _HEALTH_TIMEOUT_SECONDS)
 
     def shutdown(self) -> None:
-        """Wait for requests under way, then stop vLLM and its processes."""
+        """Wait for running requests, then stop vLLM and its processes."""
         self._call(self._drain())
         self._engine.shutdown()
         self._stop_loop()
 
     async def _drain(self) -> None:
-        self._watching.cancel()
+        self._cancel_poll.cancel()
         while self._running:
-            await asyncio.sleep(_CANCEL_SECONDS)
+            await asyncio.sleep(_CANCEL_POLL_SECONDS)
 
 
 def _delta(output: Any) -> Delta:
-    """One choice's part of an output of kind DELTA."""
+    """The delta of one choice in an output of kind DELTA."""
     logprobs = [_alternatives(token, entry) for token, entry in zip(output.token_ids, output.logprobs or ())]
-    taken = sum(entry[token]["logprob"] for token, entry in zip(output.token_ids, logprobs))
+    sampled = sum(entry[token]["logprob"] for token, entry in zip(output.token_ids, logprobs))
     return Delta(
         output.index,
         text=output.text,
         tokens=len(output.token_ids),
         logprobs=logprobs,
-        logprob=taken,
+        logprob=sampled,
         finish_reason=output.finish_reason,
     )
 
 
-def _alternatives(taken: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:
-    ordered = [token for token in entry if token != taken] + [taken]
+def _alternatives(sampled: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:
+    ordered = [token for token in entry if token != sampled] + [sampled]
     return {
         token: {
             "logprob": entry[token].logprob,
@@ -270,3 +282,32 @@ def _alternatives(taken: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, A
         }
         for token in ordered
     }
+
+
+def _classify(error: Exception) -> Exception:
+    """*error* as CallerError or BusyError if it is one.
+
+    Earlier releases of vLLM raise ValueError for an invalid request, later ones VLLMClientError, which is no subclass.
+    """
+    if isinstance(error, (CallerError, BusyError)):
+        return error
+    text = _error_text(error)
+    if isinstance(error, (ValueError, _exception_class("VLLMClientError"))):
+        return CallerError(text)
+    if getattr(error, "http_status", None) == HTTPStatus.SERVICE_UNAVAILABLE:
+        return BusyError(text)
+    return error if text == str(error) else RuntimeError(text)
+
+
+def _error_text(error: Exception) -> str:
+    """The error's text; vLLM wraps some errors in an exception without one."""
+    return str(error) or str(error.__cause__ or "") or type(error).__name__
+
+
+def _exception_class(name: str) -> type:
+    try:
+        from vllm import exceptions
+    except ImportError:
+        return CallerError
+    found: type = getattr(exceptions, name, CallerError)
+    return found

@@ -1,4 +1,4 @@
-"""What vLLM is asked, in its own types, which moved between its releases."""
+"""Converts requests into vLLM's own types, whose modules and names differ between its releases."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Dict, Mapping, Sequence
 
 from vllm_like.engines.base import CallerError, Generation
 
-_FORMER: Mapping[str, Any] = {"use_beam_search": False, "early_stopping": False, "length_penalty": 1.0}
-"""What later releases do not know, as `best_of`, and what it says where it means nothing."""
+_REMOVED: Mapping[str, Any] = {"use_beam_search": False, "early_stopping": False, "length_penalty": 1.0}
+"""Parameters that later releases have removed, as they have `best_of`, with the values that have no effect."""
 
 
 async def make_engine(engine_args: Any) -> Any:
-    """The engine; made on the loop that it is to work on."""
+    """The engine; must be awaited on the event loop that it will run on."""
     try:
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError:  # before release 0.8
@@ -24,19 +24,19 @@ def sampling_parameters(generation: Generation) -> Any:
     """The `SamplingParams` of vLLM.
 
     Raises:
-        CallerError: If vLLM refuses them.
+        CallerError: If vLLM rejects them.
     """
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     given: Dict[str, Any] = dict(generation.sampling)
     structure = given.pop("structured_outputs", None)
-    for name, neutral in _FORMER.items():
+    for name, neutral in _REMOVED.items():
         if given.get(name) == neutral:
             del given[name]
     if given.get("best_of") in (1, given.get("n", 1)):
         del given["best_of"]
     if generation.wants_logprobs:
-        given.setdefault("logprobs", 0)  # the taken token's alone
+        given.setdefault("logprobs", 0)  # the sampled token only
     try:
         if structure is not None:
             given.update(_structure(structure))
@@ -54,8 +54,8 @@ def _structure(given: Mapping[str, Any]) -> Dict[str, Any]:
     return {"guided_decoding": sampling_params.GuidedDecodingParams(**kept)}  # before release 0.11
 
 
-def lora(name: str, number: int, path: str) -> Any:
-    """What names an adapter."""
+def lora_request(name: str, number: int, path: str) -> Any:
+    """The `LoRARequest` that selects an adapter."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(name, number, path)
@@ -69,7 +69,10 @@ def pooling_parameters(dimensions: Any) -> Any:
 
 
 def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) -> Dict[str, Any]:
-    """A conversation in the form that the model was trained on, as tokens: a text would get its first token twice."""
+    """A conversation rendered by the chat template, as tokens.
+
+    Not as text: the template writes the first token (BOS) already, and vLLM would add it again.
+    """
     options: Dict[str, Any] = dict(conversation.get("chat_template_kwargs") or {})
     if template:
         options["chat_template"] = template
@@ -84,21 +87,21 @@ def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) 
             continue_final_message=continues,
             **options,
         )
-    except Exception as error:  # noqa: BLE001 - templates raise what they like, jinja's errors among it
-        raise CallerError(f"the chat template cannot take these messages: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a template is code and can raise any exception
+        raise CallerError(f"the chat template rejected the conversation: {error}") from None
     return {"prompt_token_ids": list(tokenizer.encode(text, add_special_tokens=False))}
 
 
 def prompt_with_images(prompt: str, images: Sequence[bytes]) -> Dict[str, Any]:
-    """A prompt that has pictures.
+    """A prompt with images.
 
     Raises:
-        CallerError: If they are none.
+        CallerError: If an image cannot be decoded.
     """
     from PIL import Image
 
     try:
         pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
     except OSError as error:
-        raise CallerError(f"an element of input 'image' is no picture: {error}") from None
+        raise CallerError(f"an element of input 'image' is not an image file: {error}") from None
     return {"prompt": prompt, "multi_modal_data": {"image": pictures if len(pictures) > 1 else pictures[0]}}

@@ -1,7 +1,8 @@
-"""Has the processes that an engine starts end with this one, also where it is killed.
+"""Kills the processes that an engine has started when this process exits, even if it is killed.
 
-The server kills the whole group of a guest that ends. Where the server itself is killed, the kernel kills the guest
-alone: so a small process waits for the guest's end and then kills the group.
+The server kills the process group of a guest that exits. If the server itself is killed, the kernel kills the guest
+only (`PR_SET_PDEATHSIG`). So a small watchdog process waits for the guest's exit, which closes its stdin, and then
+kills the group.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _started: Optional[subprocess.Popen[bytes]] = None
 
 
 def start() -> None:
-    """Watch over this process's group, if it leads one: another's group is another's matter."""
-    global _started  # noqa: PLW0603 - one for the process, and the object has to live as long
+    """Start the watchdog, unless this process does not lead its process group: the group then has other owners."""
+    global _started  # noqa: PLW0603 - one for the process; the object keeps the pipe open
     if _started is not None or os.getpgrp() != os.getpid():
         return
-    # Its own session: it must not be killed with the group before it has done its work.
+    # In its own session, so that it is not killed together with the group.
     _started = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _SCRIPT, str(os.getpid())], stdin=subprocess.PIPE, start_new_session=True
     )

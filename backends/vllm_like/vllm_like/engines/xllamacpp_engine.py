@@ -1,7 +1,7 @@
-"""llama.cpp in this process: GGUF files on a CPU, requests batched as they come and go.
+"""The engine `xllamacpp`: llama.cpp in this process, for GGUF files on a CPU, with continuous batching.
 
-A request has a thread of its own while it runs, since llama.cpp's calls wait; what it writes is sent by that thread.
-One that there is no place for waits with us: llama.cpp would not let it go before it has begun.
+llama.cpp's calls block, so each running request has a thread, which also sends the responses. A request without a free
+slot waits in `SlotQueue` and not in llama.cpp, which could not cancel it before it has begun.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
 from vllm_like import keys
-from vllm_like.engines import llama_answers, llama_requests, llama_schema, threads
-from vllm_like.engines.base import CallerError, EmbeddingRequest, EmbeddingSink, Engine, Generation, Sink
-from vllm_like.engines.places import Places
+from vllm_like.engines import llama_requests, llama_responses, llama_schema, threads
+from vllm_like.engines.base import (
+    CallerError,
+    EmbeddingRequest,
+    EmbeddingSink,
+    Engine,
+    Generation,
+    Sink,
+    truncate_vectors,
+)
+from vllm_like.engines.slots import SlotQueue
 from vllm_like.settings import Settings
 
 DEFAULT_MAX_MODEL_LEN = 4096
@@ -54,21 +62,21 @@ _OPTIONS: Mapping[str, Any] = {
     "warmup": True,
     "verbosity": 0,
 }
-"""`engine_options` and their defaults; None leaves it to llama.cpp, or to us."""
+"""`engine_options` and their defaults; None for the default of llama.cpp or of this backend."""
 
 
-def start(settings: Settings, log: Callable[[str], None], died: Callable[[str], None]) -> Engine:  # noqa: ARG001 - it dies with us
+def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
     """Load a model.
 
     Raises:
-        ValueError: If the settings are wrong, or the file is none that llama.cpp can load.
+        ValueError: If the settings are invalid, or llama.cpp cannot load the file.
     """
-    keys.refuse_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    keys.reject_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
     path = settings.find("model")
     with Path(path).open("rb") as file:
         if file.read(4) != _MAGIC:
-            raise ValueError(f"'{path}' is no GGUF file, which is what the engine xllamacpp loads")
-    settings.tell_ignored(_USED, log)
+            raise ValueError(f"'{path}' is not a GGUF file, which the engine xllamacpp needs")
+    settings.log_ignored(_USED, log)
     return LlamaEngine(settings, path, log)
 
 
@@ -92,7 +100,7 @@ class LlamaEngine(Engine):
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
         parameters = self._parameters(settings, path, slots)
         self._server = _load(xllamacpp, parameters)
-        self._places = Places(slots, "llama")
+        self._queue = SlotQueue(slots, "llama")
         self._is_closed = False
         log(
             f"llama.cpp serves '{path}': {slots} requests at a time of {self.max_model_len} tokens each "
@@ -108,9 +116,9 @@ class LlamaEngine(Engine):
         made.n_ctx = self.max_model_len * slots
         made.n_batch = settings.number("max_num_batched_tokens", max(DEFAULT_BATCHED_TOKENS, slots))
         made.n_ubatch = min(made.n_ubatch, made.n_batch)
-        made.cpuparams.n_threads = options["n_threads"] or threads.default()
+        made.cpuparams.n_threads = options["n_threads"] or threads.default_count()
         made.cpuparams_batch.n_threads = options["n_threads_batch"] or made.cpuparams.n_threads
-        # ggml's threads wait for each other by spinning, which on a busy machine costs more than it gains.
+        # By default ggml's threads wait for each other by spinning, which on a busy machine costs more than it gains.
         made.cpuparams.poll = made.cpuparams_batch.poll = options["poll"]
         made.flash_attn_type = _member(library.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_", options, "flash_attn")
         made.cache_type_k = _member(library.ggml_type, "GGML_TYPE_", options, "cache_type_k")
@@ -127,12 +135,12 @@ class LlamaEngine(Engine):
         if self._embeds:
             made.embedding = True
             made.pooling_type = _pooling(library, settings)
-            made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # one input has to fit into one step
-            # With a cache for each slot, inputs that are computed together are cut to equal lengths, and what is
-            # pooled is the last piece alone: wrong vectors.
+            made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # an input must fit into one batch
+            # With one cache per slot, llama.cpp splits inputs of a batch into pieces of equal length and pools only the
+            # last piece, which results in wrong vectors.
             made.kv_unified = True
         self._add_loras(made, settings)
-        # llama.cpp opens its own HTTP on a port of the loopback; nobody is given the key to it.
+        # llama.cpp opens its own HTTP server on the loopback interface; a random key makes it unusable.
         made.ui = False
         made.api_keys = [secrets.token_hex(32)]
         return made
@@ -145,71 +153,74 @@ class LlamaEngine(Engine):
             adapter = self._library.CommonAdapterLoraInfo(path, 1.0)
             adapters.append(adapter)
         parameters.lora_adapters = adapters
-        parameters.lora_init_without_apply = True  # requests name theirs
+        parameters.lora_init_without_apply = True  # each request selects its own
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        """Answer a request for text, on a thread of its own once one is free."""
+        """Queue a request for text; it runs on a thread once a slot is free."""
         body = llama_requests.body(generation, self._seed, self._max_logprobs)
         if "messages" in body and "json_schema" in body and not body.get("tools"):
-            # Else llama.cpp takes what is written apart as it comes, and breaks off at pieces that are no characters.
-            body["grammar"] = self._library.json_schema_to_grammar(llama_schema.written(body.pop("json_schema")))
+            # With `json_schema`, llama.cpp parses the text while it is generated, and fails on tokens that are parts of
+            # characters. A grammar has the same effect without the parser.
+            body["grammar"] = self._library.json_schema_to_grammar(
+                llama_schema.with_fixed_whitespace(body.pop("json_schema"))
+            )
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
         run = partial(self._run, body, generation, sink)
-        self._places.submit(run, partial(_is_dropped, sink), body["n"])
+        self._queue.submit(run, partial(_end_if_cancelled, sink), body["n"])
 
     def _run(self, body: Dict[str, Any], generation: Generation, sink: Sink) -> None:
         error: Any = None
         try:
             if not sink.is_cancelled():
-                reader = llama_answers.Reader(generation, sink, self._places.look)
+                reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled)
                 server = self._server
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
-                handle(json.dumps(body), reader.take)  # what comes as JSON is answered with JSON
+                handle(json.dumps(body), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
                 error = reader.error
-        except ValueError as raised:  # llama.cpp's word for a conversation it cannot read
+        except ValueError as raised:  # raised for a conversation that its template rejects
             error = CallerError(str(raised))
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the client is to be told
+        except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
         sink.end(error)
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Answer a request for vectors."""
+        """Queue a request for vectors."""
         if not self._embeds:
-            raise CallerError("this model makes no embeddings: 'runner' in its model.json is not 'pooling'")
+            raise CallerError("this model does not support embeddings: 'runner' in its model.json is not 'pooling'")
         body: Dict[str, Any] = {"input": list(request.inputs), "encoding_format": "float"}
-        self._places.submit(partial(self._run_embedding, body, request, sink), lambda: False)
+        self._queue.submit(partial(self._run_embedding, body, request, sink), lambda: False)
 
     def _run_embedding(self, body: Dict[str, Any], request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         vectors: List[List[float]] = []
         tokens = 0
         error: Any = None
         try:
-            answer = self._server.handle_embeddings(body)
-            error = llama_answers.error_of(answer)
+            document = self._server.handle_embeddings(body)
+            error = llama_responses.parse_error(document)
             if error is None:
-                tokens = answer["usage"]["prompt_tokens"]
-                vectors = [each["embedding"] for each in sorted(answer["data"], key=lambda each: each["index"])]
-                vectors = llama_answers.shortened(vectors, request.dimensions)
-        except Exception as raised:  # noqa: BLE001 - likewise
+                tokens = document["usage"]["prompt_tokens"]
+                vectors = [each["embedding"] for each in sorted(document["data"], key=lambda each: each["index"])]
+                vectors = truncate_vectors(vectors, request.dimensions)
+        except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
         sink(vectors, tokens, error)
 
     def check_health(self) -> None:
-        """It lives as long as this process does."""
+        """Raise an exception after `shutdown`; llama.cpp runs in this process and cannot fail alone."""
         if self._is_closed:
-            raise RuntimeError("it was shut down")
+            raise RuntimeError("the engine was shut down")
 
     def shutdown(self) -> None:
-        """Wait for requests under way and free the model."""
+        """Wait for running requests, then free the model."""
         self._is_closed = True
-        self._places.close()
+        self._queue.close()
         self._server = None
 
 
-def _is_dropped(sink: Sink) -> bool:
-    """Whether nobody waits for an answer any more, which is then ended."""
+def _end_if_cancelled(sink: Sink) -> bool:
+    """End the output of a cancelled request; return whether it was cancelled."""
     if not sink.is_cancelled():
         return False
     sink.end()
@@ -229,11 +240,11 @@ def _pooling(library: Any, settings: Settings) -> Any:
 
 
 def _member(kind: Any, prefix: str, options: Mapping[str, Any], key: str) -> Any:
-    """The member of an enumeration that the value of an option names."""
+    """The member of an enumeration of llama.cpp that an option names."""
     found = getattr(kind, prefix + str(options[key]).upper(), None)
     if found is None:
         known = sorted(name[len(prefix) :].lower() for name in dir(kind) if name.startswith(prefix))
-        raise ValueError(f"'{key}' in model.json is '{options[key]}'; llama.cpp knows {', '.join(known)}")
+        raise ValueError(f"'{key}' in model.json is '{options[key]}'; it must be one of {', '.join(known)}")
     return found
 
 
@@ -242,7 +253,7 @@ def _load(library: Any, parameters: Any) -> Any:
         return library.Server(parameters)
     except RuntimeError as error:
         first = str(error)
-    # The reason is in the native log alone, which is off: try again with it on, and quote it.
+    # Only the native log, which is off, has the reason. Load again with the log on, and quote its errors.
     parameters.verbosity = 2
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
@@ -258,4 +269,4 @@ def _load(library: Any, parameters: Any) -> Any:
         file.seek(0)
         lines = file.read().decode("utf-8", "replace").splitlines()
     wrong = [line.strip() for line in lines if "error" in line.lower() or "fail" in line.lower()]
-    raise ValueError(f"llama.cpp could not load '{parameters.model.path}': {'; '.join(wrong[:4]) or first}")
+    raise ValueError(f"llama.cpp cannot load '{parameters.model.path}': {'; '.join(wrong[:4]) or first}")

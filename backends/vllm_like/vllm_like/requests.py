@@ -1,4 +1,4 @@
-"""One request, read: what the engine is asked, and how the caller wants it answered."""
+"""Reads the input tensors of a request: a `Generation` with `ResponseOptions`, or an `EmbeddingRequest`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vllm_like.tensors import Inputs
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """How a request for text is to be answered.
+class ResponseOptions:
+    """What the responses to a request for text contain.
 
     Attributes:
-        stream: In parts, as they come; else all at once.
-        echo: Prompt put before the text; "" to leave it out.
-        choices: How many texts were asked for.
-        finish_reason: Whether it is to say that, and so on.
-        tools: What a conversation's answer has to call.
+        stream: Whether each delta is sent at once; else there is one response.
+        echo: Prompt to repeat before the text; "" for none.
+        choices: Number of texts to generate.
+        finish_reason: Whether to send the output of this name; the same for the five fields that follow.
+        tools: The tool call that the response must be; None for none.
     """
 
     stream: bool = False
@@ -34,22 +34,22 @@ class Wishes:
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     message: bool = False
-    tools: Optional[chat.ForcedCall] = None
+    tools: Optional[chat.ForcedToolCall] = None
 
 
 @dataclass(frozen=True)
-class Question:
-    """A request for text."""
+class TextRequest:
+    """A request for text: for the engine, and for its response sink."""
 
     generation: Generation
-    wishes: Wishes
+    options: ResponseOptions
 
 
-def read(request: Any, request_id: str) -> Union[Question, EmbeddingRequest]:
-    """What *request* asks for.
+def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingRequest]:
+    """The request in the input tensors of *request*.
 
     Raises:
-        CallerError: If that cannot be.
+        CallerError: If an input is invalid.
     """
     inputs = Inputs(request)
     embedding = inputs.text("embedding_request")
@@ -65,8 +65,8 @@ def read(request: Any, request_id: str) -> Union[Question, EmbeddingRequest]:
     conversation, forced = _conversation(inputs, parameters)
     prompt = inputs.text("text_input") or ""
     if conversation is None and not prompt:
-        raise CallerError("'text_input' must hold a prompt; 'messages' would do for a conversation")
-    wishes = _wishes(inputs, prompt, conversation is not None, parameters.get("n", 1), forced)
+        raise CallerError("'text_input' must hold a prompt, or 'messages' a conversation")
+    options = _response_options(inputs, prompt, parameters.get("n", 1), forced, is_chat=conversation is not None)
     generation = Generation(
         request_id=request_id,
         prompt=prompt,
@@ -74,10 +74,10 @@ def read(request: Any, request_id: str) -> Union[Question, EmbeddingRequest]:
         sampling=parameters,
         lora=lora,
         images=_images(inputs),
-        wants_logprobs=wishes.logprobs or wishes.cumulative_logprob or "logprobs" in parameters,
-        wants_counts=wishes.stream and (wishes.num_input_tokens or wishes.num_output_tokens),
+        wants_logprobs=options.logprobs or options.cumulative_logprob or "logprobs" in parameters,
+        wants_counts=options.stream and (options.num_input_tokens or options.num_output_tokens),
     )
-    return Question(generation, wishes)
+    return TextRequest(generation, options)
 
 
 def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
@@ -85,7 +85,7 @@ def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
     if given is None:
         return None, None
     conversation = chat.parse(given)
-    forced = chat.forced_call(conversation)
+    forced = chat.forced_tool_call(conversation)
     if forced is not None:
         if "structured_outputs" in parameters:
             raise CallerError("a 'tool_choice' that demands a call cannot be combined with 'structured_outputs'")
@@ -94,7 +94,9 @@ def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
     return conversation, forced
 
 
-def _wishes(inputs: Inputs, prompt: str, is_chat: bool, choices: int, forced: Optional[chat.ForcedCall]) -> Wishes:  # noqa: FBT001
+def _response_options(
+    inputs: Inputs, prompt: str, choices: int, forced: Optional[chat.ForcedToolCall], *, is_chat: bool
+) -> ResponseOptions:
     stream = bool(inputs.flag("stream"))
     exclude = inputs.flag("exclude_input_in_output")
     if exclude is None:
@@ -103,7 +105,7 @@ def _wishes(inputs: Inputs, prompt: str, is_chat: bool, choices: int, forced: Op
         raise CallerError("When streaming, `exclude_input_in_output` = False is not allowed.")
     if not exclude and is_chat:
         raise CallerError("With `messages`, `exclude_input_in_output` = False is not allowed.")
-    return Wishes(
+    return ResponseOptions(
         stream=stream,
         echo="" if exclude else prompt,
         choices=choices,
@@ -125,7 +127,7 @@ def _images(inputs: Inputs) -> List[bytes]:
         try:
             images.append(base64.b64decode(encoded, validate=True))
         except (binascii.Error, ValueError):
-            raise CallerError(f"element {number} of input 'image' is no base64") from None
+            raise CallerError(f"element {number} of input 'image' is not valid base64") from None
     return images
 
 
@@ -133,7 +135,7 @@ def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise CallerError(f"'embedding_request' is no JSON: {error}") from None
+        raise CallerError(f"'embedding_request' is not valid JSON: {error}") from None
     if not isinstance(given, dict) or "input" not in given:
         raise CallerError("'embedding_request' must be a JSON object with 'input'")
     pooling = given.get("pooling_params") or {}
@@ -141,12 +143,12 @@ def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
     if isinstance(dimensions, str) and dimensions.isdecimal():  # vLLM's frontend sends strings
         dimensions = int(dimensions)
     if dimensions is not None and (not isinstance(dimensions, int) or dimensions < 1):
-        raise CallerError("'dimensions' must be a whole number of 1 or more")
+        raise CallerError("'dimensions' must be an integer of 1 or more")
     return EmbeddingRequest(request_id, _embedding_inputs(given["input"]), dimensions, counts)
 
 
 def _embedding_inputs(given: Any) -> List[Any]:
-    """One item, text or tokens, for each vector."""
+    """The items to embed, each a text or a list of token ids."""
     if isinstance(given, str):
         return [given]
     if isinstance(given, list) and given:
@@ -156,4 +158,4 @@ def _embedding_inputs(given: Any) -> List[Any]:
             return given
         if all(isinstance(item, list) and item and all(isinstance(token, int) for token in item) for item in given):
             return given
-    raise CallerError("'input' must be a text, a list of texts, a list of tokens or a list of such lists")
+    raise CallerError("'input' must be a string, a list of strings, a list of token ids or a list of such lists")

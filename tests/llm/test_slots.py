@@ -1,18 +1,18 @@
-"""Places for requests: how many run, in which order the others begin, and how those that wait are dropped."""
+"""SlotQueue for requests: how many run, in which order the others begin, and how those that wait are dropped."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from vllm_like.engines import places
-from vllm_like.engines.places import Places
+from vllm_like.engines import slots
+from vllm_like.engines.slots import SlotQueue
 
 
 class Job:
     """Runs until it is told to end; looks after those that wait each time it is told to."""
 
-    def __init__(self, owner: Places, begun: list[Job], size: int = 1) -> None:
+    def __init__(self, owner: SlotQueue, begun: list[Job], size: int = 1) -> None:
         self.is_unwanted = self.was_dropped = False
         self.has_begun = threading.Event()
         self._owner = owner
@@ -41,7 +41,7 @@ def begun() -> list[Job]:
 
 
 def test_as_many_run_as_there_are_places_and_the_others_in_their_order(begun: list[Job]):
-    owner = Places(2, "test")
+    owner = SlotQueue(2, "test")
     jobs = [Job(owner, begun) for _ in range(4)]
     for place, job in enumerate(jobs):
         assert job.has_begun.wait(20)
@@ -55,7 +55,7 @@ def test_as_many_run_as_there_are_places_and_the_others_in_their_order(begun: li
 
 
 def test_one_that_needs_several_places_waits_for_them_and_is_not_overtaken(begun: list[Job]):
-    owner = Places(2, "test")
+    owner = SlotQueue(2, "test")
     first, large, small = Job(owner, begun), Job(owner, begun, size=5), Job(owner, begun)
     assert first.has_begun.wait(20)
     assert begun == [first]
@@ -69,15 +69,15 @@ def test_one_that_needs_several_places_waits_for_them_and_is_not_overtaken(begun
 
 
 def test_what_waits_is_dropped_as_soon_as_it_is_not_wanted(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(places, "LOOK_SECONDS", 0)
-    owner = Places(1, "test")
+    monkeypatch.setattr(slots, "POLL_SECONDS", 0)
+    owner = SlotQueue(1, "test")
     running, kept, unwanted, last = (Job(owner, begun) for _ in range(4))
     assert running.has_begun.wait(20)
-    owner.look()
+    owner.poll_cancelled()
     assert not unwanted.was_dropped
     unwanted.is_unwanted = True
-    owner.look()
-    owner.look()
+    owner.poll_cancelled()
+    owner.poll_cancelled()
     assert unwanted.was_dropped
     for job in (running, kept, last):
         job.end()
@@ -86,12 +86,12 @@ def test_what_waits_is_dropped_as_soon_as_it_is_not_wanted(begun: list[Job], mon
 
 
 def test_those_that_wait_are_not_asked_at_every_token(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(places, "LOOK_SECONDS", 3600)
-    owner = Places(1, "test")
+    monkeypatch.setattr(slots, "POLL_SECONDS", 3600)
+    owner = SlotQueue(1, "test")
     running, waiting = Job(owner, begun), Job(owner, begun)
-    owner.look()
+    owner.poll_cancelled()
     waiting.is_unwanted = True
-    owner.look()
+    owner.poll_cancelled()
     assert not waiting.was_dropped
     running.end()
     waiting.end()
@@ -100,7 +100,7 @@ def test_those_that_wait_are_not_asked_at_every_token(begun: list[Job], monkeypa
 
 
 def test_the_end_waits_for_all_that_was_submitted(begun: list[Job]):
-    owner = Places(1, "test")
+    owner = SlotQueue(1, "test")
     jobs = [Job(owner, begun) for _ in range(2)]
     ending = threading.Thread(target=owner.close)
     ending.start()

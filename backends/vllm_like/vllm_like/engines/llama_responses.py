@@ -1,29 +1,28 @@
-"""What llama.cpp answers: chunks of its stream, turned into what each choice has grown by."""
+"""Converts the chunks of llama.cpp's response stream into deltas, and its errors into exceptions."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
 
 _SERVER_ERROR = 500
 _TOO_LONG = "is too large to process"
-"""What it says of texts for embeddings that no batch has room for, as if that were its own fault."""
+"""In the error for a text that is longer than a batch: the caller's error, though its code is 500."""
 _TEXT = re.compile(
     r'\{"choices":\[\{"text":"(?P<text>[^"\\]+)","index":(?P<index>\d+),"logprobs":null,"finish_reason":null\}\],'
 )
 _CONTENT = re.compile(
     r'\{"choices":\[\{"finish_reason":null,"index":(?P<index>\d+),"delta":\{"content":"(?P<text>[^"\\]+)"\}\}\],'
 )
-"""How a chunk begins that brings nothing but text, as nearly all do: reading it as JSON takes five times as long."""
+"""Start of a chunk that has only text, as nearly all have: parsing it as JSON takes five times as long."""
 
 
-def error_of(answer: Any) -> Optional[Exception]:
-    """The error that an answer is, None if it is none."""
-    error = answer.get("error") if isinstance(answer, dict) else None
+def parse_error(document: Any) -> Optional[Exception]:
+    """The error in a document of llama.cpp; None if it is not an error."""
+    error = document.get("error") if isinstance(document, dict) else None
     if error is None:
         return None
     text = str(error.get("message", error))
@@ -31,56 +30,41 @@ def error_of(answer: Any) -> Optional[Exception]:
     return CallerError(text) if is_callers else RuntimeError(text)
 
 
-def shortened(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:
-    """The first numbers of each vector, of length 1 again.
-
-    Raises:
-        CallerError: If they do not have so many.
-    """
-    if dimensions is None:
-        return vectors
-    if dimensions > len(vectors[0]):
-        raise CallerError(f"'dimensions' is {dimensions}, but the model's vectors have {len(vectors[0])}")
-    cut = [vector[:dimensions] for vector in vectors]
-    lengths = [math.sqrt(sum(number * number for number in vector)) or 1.0 for vector in cut]
-    return [[number / length for number in vector] for vector, length in zip(cut, lengths)]
-
-
-class Reader:
-    """Takes the chunks of one request.
+class ChunkReader:
+    """Reads the chunks of one request and passes their deltas to its sink.
 
     Attributes:
-        error: What was wrong, None while nothing was.
+        error: The error of the request; None if there is none.
     """
 
-    def __init__(self, generation: Generation, sink: Sink, look: Callable[[], None]) -> None:
-        """Read what is written for *generation*; *look* is called with each chunk."""
+    def __init__(self, generation: Generation, sink: Sink, on_progress: Callable[[], None]) -> None:
+        """Read the chunks for *generation*; *on_progress* is called for each of them."""
         self.error: Optional[Exception] = None
         self._sink = sink
-        self._look = look
+        self._on_progress = on_progress
         self._is_chat = generation.chat is not None
-        self._wanted = generation.sampling.get("logprobs") or 0
+        self._top_logprobs = generation.sampling.get("logprobs") or 0
         self._counted: Dict[int, int] = {}
-        self._has_more = generation.wants_counts or generation.wants_logprobs  # in chunks with text
+        self._needs_json = generation.wants_counts or generation.wants_logprobs
 
-    def take(self, text: str) -> bool:
-        """Take a chunk, or several, as JSON; True has llama.cpp stop, which frees its place at once."""
+    def on_chunk(self, text: str) -> bool:
+        """Read one chunk, or a list of chunks; return True to stop llama.cpp, which frees its slot at once."""
         try:
-            self._look()
-            delta = None if self._has_more else self._text_alone(text)
+            self._on_progress()
+            delta = None if self._needs_json else self._parse_text_chunk(text)
             if delta is not None:
                 return not self._sink.push([delta], 0)
             chunk = json.loads(text)
             for one in chunk if isinstance(chunk, list) else [chunk]:
                 if not self._push(one):
                     return True
-        except Exception as error:  # noqa: BLE001 - llama.cpp would drop it
+        except Exception as error:  # noqa: BLE001 - llama.cpp would swallow it
             self.error = error
             return True
         return False
 
-    def _text_alone(self, chunk: str) -> Optional[Delta]:
-        """What a chunk brings, if that is text and nothing else."""
+    def _parse_text_chunk(self, chunk: str) -> Optional[Delta]:
+        """The delta of a chunk that has only text; None for any other chunk."""
         found = (_CONTENT if self._is_chat else _TEXT).match(chunk)
         if found is None:
             return None
@@ -89,7 +73,7 @@ class Reader:
         return Delta(index, found["text"], tokens=1)
 
     def _push(self, chunk: Dict[str, Any]) -> bool:
-        self.error = error_of(chunk)
+        self.error = parse_error(chunk)
         if self.error is not None:
             return False
         timings = chunk.get("timings") or {}
@@ -114,22 +98,22 @@ class Reader:
                 delta.logprob += entry["logprob"]
                 delta.logprobs.append(self._alternatives(entry))
         if not delta.text and delta.finish_reason is None and delta.message is None and not delta.logprobs:
-            return None  # progress in reading the prompt, or that a message begins
+            return None  # progress in reading the prompt, or the start of a message
         before = self._counted.get(index, 0)
-        # Exact where it says so; else one for each chunk with text, which the last chunk's figure sets right.
+        # `predicted_n` is exact. Chunks without it count as one token if they have text; the last chunk has the total.
         total = timings.get("predicted_n") or before + bool(delta.text)
         delta.tokens = total - before
         self._counted[index] = total
         return delta
 
     def _alternatives(self, entry: Dict[str, Any]) -> Dict[int, Dict[str, Any]]:
-        """The most likely tokens by id, the one that was taken last."""
+        """The most likely tokens by id; the sampled token is the last key."""
         top = entry["top_logprobs"]
         rank = next((place for place, other in enumerate(top, 1) if other["id"] == entry["id"]), len(top) + 1)
-        made = {
+        alternatives = {
             other["id"]: {"logprob": other["logprob"], "rank": place, "decoded_token": other["token"]}
-            for place, other in enumerate(top[: self._wanted], 1)
+            for place, other in enumerate(top[: self._top_logprobs], 1)
             if other["id"] != entry["id"]
         }
-        made[entry["id"]] = {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
-        return made
+        alternatives[entry["id"]] = {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
+        return alternatives
