@@ -19,7 +19,7 @@ def fill(answers: CachedResponses, count: int, names: list[str], width: int) -> 
     """Pass so many requests by, as a model would answer them."""
     for number in range(count):
         tensor = InputTensor("IN", Datatype.INT64, (1,), number.to_bytes(8, "little"))
-        sink = answers.answer(InferRequest("m", 1, [tensor]), Nobody())
+        sink = answers.respond(InferRequest("m", 1, [tensor]), Nobody())
         assert sink is not None
         outputs = [OutputTensor(name, Datatype.UINT8, (width,), bytearray(width)) for name in names]
         sink.send(InferResponse("m", 1, "", outputs), True)
