@@ -1,7 +1,11 @@
-"""Calls of models to other models (BLS): submitted like any request, answered to the guest that called.
+"""Calls of models to other models (business logic scripting, BLS).
 
-Texts are the reference's (PB src/request_executor.cc). A call that only instances could answer which themselves wait
-for calls, in a ring, is answered with an error that names the ring; the reference hangs.
+A call is submitted like any other request; its sink sends the responses to the calling guest. Every call is submitted
+with `alone`: only an instance that holds no other request may take it. Behind a request whose model calls back into the
+caller it would wait forever.
+
+Calls that can never be answered are rejected with an error that names the deadlock cycle (see `deadlocks`); the
+reference hangs. Other texts are the reference's (PB src/request_executor.cc).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config.model.validate_ensemble import ENSEMBLE_PLATFORM
-from naiad.engine.calls.standstill import StandstillWatch, refuse
+from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
@@ -19,67 +23,81 @@ from naiad.scheduling.deadlock import deadlock_cycle
 from naiad.workers.calls import Call
 from naiad.workers.worker import Worker
 
+__all__ = ["ModelCalls"]
 
-class _Outstanding:
-    """One call under way; the sink of its responses."""
 
-    __slots__ = ("_desk", "_held", "call", "is_left", "key", "version", "worker")
+class _PendingCall:
+    """One call in flight, and the sink of its responses.
 
-    def __init__(self, desk: CallDesk, worker: Worker, call: Call, version: ServedVersion) -> None:
+    Attributes:
+        worker: The calling guest.
+        call: The call.
+        version: The version called.
+        key: Key of the request there; 0 while it is being submitted.
+        is_discarded: Whether the model ignores all further results.
+    """
+
+    __slots__ = ("_calls", "_response", "call", "is_discarded", "key", "version", "worker")
+
+    def __init__(self, calls: ModelCalls, worker: Worker, call: Call, version: ServedVersion) -> None:
         self.worker = worker
         self.call = call
         self.version = version
         self.key = 0
-        self.is_left = False
-        self._desk = desk
-        self._held: InferResponse | None = None
+        self.is_discarded = False
+        self._calls = calls
+        self._response: InferResponse | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Pass a response on to the calling guest."""
         if final:
-            self._desk.forget(self)
-        if self.is_left:
+            self._calls.remove(self)
+        if self.is_discarded:
             if response is not None:
-                self.version.confirm_sent(self.key, 1)
+                self.version.confirm_sent(self.key, 1)  # the called model may be blocked until its results are read
             return
         if self.call.is_decoupled:
             self.worker.result(self.call.number, response, final)
             return
-        # Who calls for one response gets one message, however the model called sent its end.
+        # A call for one response gets one message, even if the called model sends response and end separately.
         if response is not None:
-            self._held = response
+            self._response = response
         if final:
-            self.worker.result(self.call.number, self._held or _no_response(self.call), True)
+            self.worker.result(self.call.number, self._response or _no_response(self.call), True)
 
     @property
-    def is_in_the_way(self) -> bool:
-        """Whether the calling instance can do nothing else until this is answered."""
+    def is_blocking_instance(self) -> bool:
+        """Whether the calling instance can take no other request until the call is answered.
+
+        A call for one response blocks it if its thread waits. Results of a decoupled call, and those awaited by
+        coroutines, arrive while `execute` runs, so they block the instance only during a batch.
+        """
         if self.call.is_decoupled or self.call.is_awaited:
             return (self.call.is_blocking or self.call.is_awaited) and bool(self.worker.batches)
         return self.call.is_blocking
 
 
-class CallDesk:
-    """All calls under way."""
+class ModelCalls:
+    """All calls in flight; implements the part of `GuestServices` that is about calls."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._calls: dict[Worker, dict[int, _Outstanding]] = {}
-        self._standstill = StandstillWatch(self._calls)
+        self._calls: dict[Worker, dict[int, _PendingCall]] = {}
+        self._detector = DeadlockDetector(self._calls)
 
     def on_call(self, worker: Worker, call: Call) -> None:
-        """Submit a call; what is wrong with it is answered as a response."""
+        """Submit a call; a call that is rejected gets the error as its response."""
         request = call.request
         name = request.model_name
         try:
             version = self._find(call)
-            outstanding = _Outstanding(self, worker, call, version)
-            sink = outstanding if call.traced_by is None else _traced(worker, call.traced_by, request, outstanding)
-            self._calls.setdefault(worker, {})[call.number] = outstanding
+            pending = _PendingCall(self, worker, call, version)
+            sink = pending if call.traced_by is None else _traced(worker, call.traced_by, request, pending)
+            self._calls.setdefault(worker, {})[call.number] = pending
             try:
-                outstanding.key = version.submit(request, sink, alone=True)
+                pending.key = version.submit(request, sink, alone=True)
             except NaiadError:
-                self.forget(outstanding)
+                self.remove(pending)
                 if request.trace is not None:
                     request.trace.on_rejected()
                 raise
@@ -87,44 +105,47 @@ class CallDesk:
             message = f"Model {name} - Error when running inference: {error.message}"
             worker.result(call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True)
             return
-        if version.is_waiting(outstanding.key) and not self._refuse_ring(outstanding):
-            self._standstill.suspect()
+        if version.is_waiting(pending.key) and not self._reject_cycle(pending):
+            self._detector.start_watching()
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """The calling model has taken results."""
-        outstanding = self._calls.get(worker, {}).get(number)
-        if outstanding is not None:
-            outstanding.version.confirm_sent(outstanding.key, count)
+        """*count* more results of a call were consumed."""
+        pending = self._find_pending(worker, number)
+        if pending is not None:
+            pending.version.confirm_sent(pending.key, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The calling model cancels calls."""
         for number in numbers:
-            outstanding = self._calls.get(worker, {}).get(number)
-            if outstanding is not None:
-                outstanding.version.cancel(outstanding.key)
+            pending = self._find_pending(worker, number)
+            if pending is not None:
+                pending.version.cancel(pending.key)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """The calling model looks at no further results."""
+        """The remaining results of these calls are discarded."""
         for number in numbers:
-            outstanding = self._calls.get(worker, {}).get(number)
-            if outstanding is not None:
-                outstanding.is_left = True
-                outstanding.version.waive_flow_control(outstanding.key)
+            pending = self._find_pending(worker, number)
+            if pending is not None:
+                pending.is_discarded = True
+                pending.version.waive_flow_control(pending.key)
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """The calling guest has ended: nobody wants the answers."""
-        for outstanding in self._calls.pop(worker, {}).values():
-            outstanding.is_left = True
-            outstanding.version.waive_flow_control(outstanding.key)
-            outstanding.version.cancel(outstanding.key)
+        """Cancel the calls of a guest that has exited."""
+        for pending in self._calls.pop(worker, {}).values():
+            pending.is_discarded = True
+            pending.version.waive_flow_control(pending.key)
+            pending.version.cancel(pending.key)
 
-    def forget(self, outstanding: _Outstanding) -> None:
-        """A call has its last answer."""
-        calls = self._calls.get(outstanding.worker)
+    def remove(self, pending: _PendingCall) -> None:
+        """Remove a call that has its last response."""
+        calls = self._calls.get(pending.worker)
         if calls is not None:
-            calls.pop(outstanding.call.number, None)
+            calls.pop(pending.call.number, None)
             if not calls:
-                del self._calls[outstanding.worker]
+                del self._calls[pending.worker]
+
+    def _find_pending(self, worker: Worker, number: int) -> _PendingCall | None:
+        return self._calls.get(worker, {}).get(number)
 
     def _find(self, call: Call) -> ServedVersion:
         request = call.request
@@ -139,42 +160,46 @@ class CallDesk:
             )
         return version
 
-    # -- rings --------------------------------------------------------------------------------------------------
+    # -- deadlocks ----------------------------------------------------------------------------------------------
 
-    def stood_still(self, worker: Worker, fields: Mapping[str, str]) -> None:
-        """A guest tells whether only answers to its calls can let its model go on."""
-        self._standstill.told(worker, fields.get("number", ""), is_so=fields.get("is_so") == "1")
+    def on_stalled_reply(self, worker: Worker, fields: Mapping[str, str]) -> None:
+        """A guest has replied to `Worker.ask_standstill`."""
+        self._detector.on_stalled_reply(worker, fields.get("number", ""), is_stalled=fields.get("is_so") == "1")
 
-    def ensemble_waits(self) -> None:
-        """A step of an ensemble waits for an instance: a model that has called the ensemble may wait for itself."""
+    def on_ensemble_step_waiting(self) -> None:
+        """A step of an ensemble waits for an instance: a model that called the ensemble may wait for itself.
+
+        The step was submitted by the ensemble and not by the model, so `on_call` did not see that it waits.
+        """
         for calls in list(self._calls.values()):
-            for outstanding in list(calls.values()):
-                # A call that is being submitted has no key yet; it is looked at when it has.
-                is_to_ensemble = outstanding.key and outstanding.version.config.platform == ENSEMBLE_PLATFORM
-                is_waiting = is_to_ensemble and outstanding.version.is_waiting(outstanding.key)
-                if is_waiting and not self._refuse_ring(outstanding):
-                    self._standstill.suspect()
+            for pending in list(calls.values()):
+                # A call without a key is being submitted: `on_call` looks at it next.
+                is_to_ensemble = pending.key and pending.version.config.platform == ENSEMBLE_PLATFORM
+                is_waiting = is_to_ensemble and pending.version.is_waiting(pending.key)
+                if is_waiting and not self._reject_cycle(pending):
+                    self._detector.start_watching()
 
-    def _refuse_ring(self, last: _Outstanding) -> bool:
-        """Answer *last* with an error if it has closed a ring of instances that wait on each other."""
-        if not last.is_in_the_way:
+    def _reject_cycle(self, last: _PendingCall) -> bool:
+        """Reject the call *last* if it closes a cycle of instances that wait for each other; whether it did."""
+        if not last.is_blocking_instance:
             return False
-        ring = deadlock_cycle(last.worker, self._waits())
-        if ring:
-            refuse(last, ring)
-        return bool(ring)
+        cycle = deadlock_cycle(last.worker, self._waits())
+        if cycle:
+            reject_deadlocked(last, cycle)
+        return bool(cycle)
 
     def _waits(self) -> Mapping[Worker, Sequence[Collection[Worker]]]:
+        """For each blocked instance, for each of its calls: the instances any of which could answer it."""
         waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
         for worker, calls in self._calls.items():
-            for outstanding in calls.values():
-                if outstanding.is_in_the_way:
-                    waits[worker] += outstanding.version.waits_of(outstanding.key)
+            for pending in calls.values():
+                if pending.is_blocking_instance:
+                    waits[worker] += pending.version.waits_of(pending.key)
         return waits
 
 
 def _traced(worker: Worker, caller: int, request: InferRequest, sink: Sink) -> Sink:
-    """Make the call's trace a child of that of the calling model's request *caller*, if it is traced."""
+    """The sink for a call's responses; its trace is a child of that of the calling model's request *caller*."""
     trace = worker.trace_of(caller)
     return sink if trace is None else trace.start_child(request, sink)
 

@@ -1,7 +1,12 @@
-"""Models that load, unload and ask about models: answered by tasks, while the guest that asked waits.
+"""Queries of models that load, unload and check models (`pb_utils.load_model` and others).
 
-Texts: PB src/model_loader.cc, CORE src/server.cc. A model that waits, while it is being loaded, for a load that waits
-for its own would wait for ever; it is refused.
+Each query runs as a task, since loading takes time; the thread of the guest that asked blocks until the reply.
+
+A model may ask in `initialize`, while it is being loaded itself. If the model it asks for waits, directly or through
+others, for the first one, neither load can ever finish: such a query is rejected. `_waits` holds one edge for each load
+that waits like this.
+
+Texts: PB src/model_loader.cc, CORE src/server.cc.
 """
 
 from __future__ import annotations
@@ -25,15 +30,15 @@ _LARGEST = 2**63 - 1
 
 
 class ModelControl:
-    """Answers what models ask of the engine."""
+    """Answers queries of models with the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waits: list[tuple[str, str]] = []  # a model that is being loaded, and the one that it waits for
-        engine.services.answerers["model.load"] = self._load
-        engine.services.answerers["model.unload"] = self._unload
-        engine.services.answerers["model.ready"] = self._ready
+        self._waits: list[tuple[str, str]] = []  # (model being loaded, model it waits for)
+        engine.services.query_handlers["model.load"] = self._load
+        engine.services.query_handlers["model.unload"] = self._unload
+        engine.services.query_handlers["model.ready"] = self._ready
 
     def _load(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
@@ -44,40 +49,40 @@ class ModelControl:
         }
         if fields.get("config"):
             parameters["config"] = fields["config"]
-        self._begin_after(worker, number, name, self._engine.load(name, parameters, is_nested=worker.is_starting))
+        self._start_after(worker, number, name, self._engine.load(name, parameters, is_nested=worker.is_starting))
 
     def _unload(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
         dependents = bool(fields.get("dependents"))
-        self._begin_after(worker, number, name, self._engine.unload(name, unload_dependents=dependents))
+        self._start_after(worker, number, name, self._engine.unload(name, unload_dependents=dependents))
 
     def _ready(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         if not self._engine.is_started:
             raise NotReadyError("Server not ready")
         name, version = fields.get("name", ""), version_number(fields.get("version", ""))
 
-        async def answer() -> str:
+        async def respond() -> str:
             try:
                 return "1" if await self._engine.check_ready(name, version) else "0"
             except NaiadError as error:
-                # Models ask before they load another, so one that has only never been loaded is no error.
+                # Models ask before they load another: a model that is stored and was never loaded is not an error.
                 if error.code is Code.NOT_FOUND and await self._is_stored(name):
                     return "0"
                 raise
 
-        self._begin(worker, number, answer())
+        self._start(worker, number, respond())
 
     async def _is_stored(self, name: str) -> bool:
         index = await self._engine.repository_index()
         return any(name in {entry.name, model_key(entry.namespace, entry.name)} for entry in index)
 
-    def _begin_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begin *work*, which waits for other loads and unloads of *name*."""
+    def _start_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start *work*, which waits for other loads and unloads of *name*."""
         edge = (worker.spec.load["model_name"], name) if worker.is_starting else None
         if edge is not None and self._is_reachable(name, edge[0]):
             work.close()
             raise NaiadError(
-                f"'{edge[0]}' is being loaded and would wait for '{name}', which waits for '{edge[0]}' to be loaded; "
+                f"cannot load or unload '{name}' while '{edge[0]}' is being loaded: '{name}' waits for '{edge[0]}'; "
                 "do this in execute, or in a thread that initialize does not wait for"
             )
 
@@ -91,29 +96,29 @@ class ModelControl:
 
         if edge is not None:
             self._waits.append(edge)
-        self._begin(worker, number, run())
+        self._start(worker, number, run())
 
     def _is_reachable(self, start: str, end: str) -> bool:
-        """Whether *start* is *end*, or waits for it over any number of others."""
+        """Whether *start* is *end*, or waits for it directly or through others."""
         seen: set[str] = set()
-        ahead = [start]
-        while ahead:
-            name = ahead.pop()
+        unvisited = [start]
+        while unvisited:
+            name = unvisited.pop()
             if name == end:
                 return True
             if name not in seen:
                 seen.add(name)
-                ahead += [wanted for holder, wanted in self._waits if holder == name]
+                unvisited += [awaited for waiting, awaited in self._waits if waiting == name]
         return False
 
-    def _begin(self, worker: Worker, number: int, work: Coroutine[Any, Any, str]) -> None:
+    def _start(self, worker: Worker, number: int, work: Coroutine[Any, Any, str]) -> None:
         async def run() -> None:
             try:
                 text = await work
             except NaiadError as error:
                 worker.reply(number, error=error)
             except Exception as error:
-                logger.exception("cannot answer a question of '%s'", worker.spec.name)
+                logger.exception("cannot answer a query of '%s'", worker.spec.name)
                 worker.reply(number, error=NaiadError(f"internal error: {error}"))
             else:
                 worker.reply(number, text=text)
@@ -124,14 +129,14 @@ class ModelControl:
 
 
 def version_number(text: str) -> int:
-    """The version that *text* names, LATEST if it is empty.
+    """The version number in *text*; LATEST if it is empty.
 
     Raises:
-        InvalidRequestError: If it names none.
+        InvalidRequestError: If it is not a version number.
     """
     if not text:
         return LATEST
-    match = _NUMBER.match(text)  # the reference reads it with stol, which stops at the first other character
+    match = _NUMBER.match(text)  # as C++'s stol, which the reference uses: it stops at the first other character
     if match is None or abs(int(match[1])) > _LARGEST:
         raise InvalidRequestError(
             f"failed to get model version from specified version string '{text}' (details: stol), version should be an "

@@ -1,53 +1,58 @@
-"""What models may want of the server: calls to other models, and answers to what they ask."""
+"""What models can use of the server: calls to other models, queries, notifications."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from naiad.engine.calls.model_calls import CallDesk
+from naiad.engine.calls.model_calls import ModelCalls
 from naiad.engine.registry import Registry
 from naiad.errors import NaiadError
 from naiad.workers.worker import Worker
 
-Answerer: TypeAlias = Callable[[Worker, int, Mapping[str, str]], None]
-"""Takes the worker, the number of its question and the fields; answers through `Worker.reply`, now or later."""
-Listener: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
+QueryHandler: TypeAlias = Callable[[Worker, int, Mapping[str, str]], None]
+"""Takes the worker, the number of its query and the fields; responds through `Worker.reply`, now or later."""
+NotificationHandler: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
 
 
-class ModelServices(CallDesk):
-    """See `naiad.workers.worker.GuestServices`, which this implements.
+class ModelServices:
+    """Implements `naiad.workers.worker.GuestServices`; one for all guests of the server.
 
     Attributes:
-        answerers: Who answers what models ask, by what is asked.
-        listeners: Who hears what models tell, by what is told.
-        departures: Called with each guest that ends.
+        calls: The calls in flight.
+        query_handlers: Handlers of queries, by what is asked for.
+        notification_handlers: Handlers of notifications, by their subject.
+        exit_handlers: Called with each guest that has exited.
+        on_call: See `GuestServices.on_call`; likewise the other callbacks about calls.
     """
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__(registry)
-        self.answerers: dict[str, Answerer] = {}
-        self.listeners: dict[str, Listener] = {"standstill": self.stood_still}
-        self.departures: list[Callable[[Worker], None]] = []
+        self.calls = calls = ModelCalls(registry)
+        self.query_handlers: dict[str, QueryHandler] = {}
+        self.notification_handlers: dict[str, NotificationHandler] = {"standstill": calls.on_stalled_reply}
+        self.exit_handlers: list[Callable[[Worker], None]] = [calls.on_worker_exit]
+        self.on_call = calls.on_call
+        self.on_results_consumed = calls.on_results_consumed
+        self.on_calls_cancelled = calls.on_calls_cancelled
+        self.on_results_discarded = calls.on_results_discarded
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        """Pass a question on."""
-        answerer = self.answerers.get(what)
+        """Have a query answered; one that is rejected gets the error as its reply."""
+        handler = self.query_handlers.get(what)
         try:
-            if answerer is None:
-                raise NaiadError(f"this server does not know what a model asks for with '{what}'")
-            answerer(worker, number, fields)
+            if handler is None:
+                raise NaiadError(f"cannot answer a model's query '{what}': this server does not support it")
+            handler(worker, number, fields)
         except NaiadError as error:
             worker.reply(number, error=error)
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """Pass something told on."""
-        listener = self.listeners.get(what)
-        if listener is not None:
-            listener(worker, fields)
+        """Have a notification handled; unknown ones are ignored."""
+        handler = self.notification_handlers.get(what)
+        if handler is not None:
+            handler(worker, fields)
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """Void what the guest held and waited for."""
-        super().on_worker_exit(worker)
-        for departed in self.departures:
-            departed(worker)
+        """Release what the guest held and cancel what it waited for."""
+        for handler in self.exit_handlers:
+            handler(worker)

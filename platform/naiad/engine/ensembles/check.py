@@ -115,7 +115,7 @@ def make_ensemble(
         inputs=tuple(tensor.name for tensor in message.input),
         outputs=tuple(tensor.name for tensor in message.output),
     )
-    made = EnsembleVersion(freeze(message), version, graph, registry, services.ensemble_waits)
+    made = EnsembleVersion(freeze(message), version, graph, registry, services.calls.on_ensemble_step_waiting)
     made.metadata = with_labels(made.metadata, _labels(message, registry))
     return made
 

@@ -1,4 +1,4 @@
-"""Counting what models do (extension_statistics): plain sums on the request path, values when asked."""
+"""Statistics of models (extension_statistics): plain sums on the request path, values on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class FailureReason(enum.Enum):
-    """Why a request failed, as the metrics tell (CORE src/infer_request.h)."""
+    """Why a request failed, as a label of metrics (CORE src/infer_request.h)."""
 
     OTHER = "OTHER"
     BACKEND = "BACKEND"
@@ -51,19 +51,19 @@ class Statistics:
     """The sums of one model version. All times are nanoseconds of the monotonic clock.
 
     Attributes:
-        namespace: The model's namespace, empty for none.
-        load_ns: How long loading it took.
-        durations: Takes durations in for quantiles; None unless they are wanted.
-        first_responses: Takes milliseconds to first responses in; None unless they are wanted.
-        responses: Takes the single responses of a decoupled model in; None for others.
+        namespace: The model's namespace; empty if it has none.
+        load_ns: How long loading the version took.
+        durations: Durations for quantiles; None unless enabled (`--metrics-config`).
+        first_responses: Milliseconds to first responses; None unless enabled.
+        responses: Times of single responses of a decoupled model; None for other models.
     """
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
-        """Begin with nothing.
+        """All sums are zero.
 
         Args:
-            tags: What metrics are to be labelled with.
-            is_cached: Whether the model wants its responses to be kept.
+            tags: Labels of the model's metrics.
+            is_cached: Whether the model's configuration enables the response cache.
         """
         self.namespace = ""
         self.load_ns = 0
@@ -89,14 +89,14 @@ class Statistics:
         self._batches: dict[int, _Batches] = {}
 
     def measure(self, options: MetricsConfig, config: ModelConfig) -> None:
-        """From now on take in what *options* want of a model."""
+        """Measure what *options* enable from now on."""
         if options.summaries:
             self.durations = Durations(options.quantiles, is_cached=self._is_cached)
         if options.histograms and config.decoupled:
             self.first_responses = Histogram(_buckets(config))
 
     def on_execution(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
-        """One execute call: when laying out began, when execute started and ended, when its answers were sent on."""
+        """Count one call of `execute`: inputs laid out, started, ended, responses sent (monotonic ns)."""
         self._executions += 1
         sums = self._batches.get(batch_size)
         if sums is None:
@@ -107,14 +107,14 @@ class Statistics:
         sums.output += sent - ended
 
     def on_success(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
-        """One request: when it was queued, laid out, started, ended, answered."""
+        """Count one successful request: when it was queued, laid out, started, ended and answered."""
         self._last = answered
         if self.durations is not None:
             self._count(
                 batch_size, answered - queued, laid_out - queued, started - laid_out, ended - started, answered - ended
             )
             return
-        # As `_count`, without a call: every request comes here.
+        # The same as `_count`, inlined: every request comes here.
         self._inferences += batch_size
         self._success += 1
         self._success_ns += answered - queued
@@ -135,13 +135,19 @@ class Statistics:
             self.durations.on_success(whole, queue, in_, infer, out)
 
     def on_error_response(self) -> None:
-        """One of those that succeeded was answered with an error by its model."""
+        """Count that the response to a successful request was an error the model sent."""
         self._errors += 1
 
     def on_composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
-        """One request of an ensemble: when it was queued, begun and answered; input, infer and output of its steps.
+        """Count one request of an ensemble.
 
-        Steps run side by side, so theirs may add up to more time than went by.
+        Args:
+            batch_size: Its batch size.
+            queued: When it was queued.
+            begun: When its first step began.
+            answered: When it was answered.
+            computed: Nanoseconds that its steps took for input, inference and output. Steps run in parallel, so these
+                may add up to more than the time that passed.
         """
         took_input, took_infer, took_output = computed
         started = begun + took_input
@@ -151,7 +157,7 @@ class Statistics:
         self._count(batch_size, answered - queued, begun - queued, took_input, took_infer, took_output)
 
     def on_cache_hit(self, ns: int) -> None:
-        """One request that was answered from the response cache within *ns*: a success that no model computed."""
+        """Count a request answered from the response cache within *ns*: a success that no model computed."""
         self._hit.count += 1
         self._hit.ns += ns
         self._success += 1
@@ -160,7 +166,7 @@ class Statistics:
             self.durations.on_cache_hit(ns)
 
     def on_cache_miss(self, ns: int) -> None:
-        """One request that was looked up in the response cache in vain, which took *ns*, with keeping its response."""
+        """Count a cache miss; looking up the request and inserting its response took *ns*."""
         self._miss.count += 1
         self._miss.ns += ns
         self._success_ns += ns
@@ -168,18 +174,18 @@ class Statistics:
             self.durations.on_cache_miss(ns)
 
     def on_failure(self, ns: int, reason: FailureReason = FailureReason.OTHER) -> None:
-        """One request that ended in an error *ns* after it came; those refused at once do not count."""
+        """Count a request that failed *ns* after it arrived; requests rejected on arrival are not counted."""
         self._failures[reason] += 1
         self._fail.count += 1
         self._fail.ns += ns
 
     def on_first_response(self, ns: int) -> None:
-        """A request to a decoupled model has its first response *ns* after it came."""
+        """Count the first response to a request of a decoupled model, *ns* after the request arrived."""
         if self.first_responses is not None:
             self.first_responses.observe(ns // 1_000_000)
 
     def value(self, name: str, version: str, pending_count: int = 0) -> ModelStatistics:
-        """The sums as they are now, and how many requests wait for an instance."""
+        """The statistics as they are now; *pending_count* requests wait for an instance."""
         count = self._success
         computed = count - self._hit.count
         since = time.monotonic_ns() - self._last
@@ -222,7 +228,7 @@ class Statistics:
 
 
 def _buckets(config: ModelConfig) -> Sequence[float]:
-    """Bounds for milliseconds to first responses: the model's own, else the reference's."""
+    """Histogram bounds in milliseconds for first responses: the model's own, else the reference's."""
     controls = config.message.model_metrics.metric_control
     own = [each for each in controls if each.metric_identifier.family == _FIRST_RESPONSE]
     return list(own[-1].histogram_options.buckets) if own else _FIRST_RESPONSE_MS

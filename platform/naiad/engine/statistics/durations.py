@@ -1,4 +1,4 @@
-"""Quantiles and histograms of durations. Nobody pays for them who has not asked for them (`--metrics-config`)."""
+"""Quantiles and histograms of durations, for models where `--metrics-config` enables them; others have no cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SLOTS = 6
 _SLOT_NS = 10_000_000_000
 _PARTS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 _EXACT_BITS = 8
-"""Values of so many bits are counted exactly, larger ones by their first so many bits: to 1/128 of them."""
+"""Values of up to so many bits are counted exactly, larger ones by their leading bits: accurate to 1/128."""
 
 
 class Summary:
     """Count, sum, and quantiles over the last minute (in steps of ten seconds) of whole numbers.
 
-    A minute is that of the reference. What is kept does not grow with the rate: a value counts in a bucket of its own
-    size, of which there are some hundreds.
+    The minute is the reference's. Memory does not grow with the request rate: values of similar size share a counter,
+    and there are a few hundred counters.
     """
 
     __slots__ = ("_count", "_slots", "_sum", "_turn")
@@ -33,7 +33,7 @@ class Summary:
         self._slots: list[dict[int, int]] = [{} for _ in range(_SLOTS)]
 
     def observe(self, value: int, now: int) -> None:
-        """Take a value in, at a time (monotonic ns)."""
+        """Count a value at a time (monotonic ns)."""
         self._count += 1
         self._sum += value
         slot = self._slot(now)
@@ -42,7 +42,7 @@ class Summary:
         slot[value] = slot.get(value, 0) + 1
 
     def value(self, quantiles: Sequence[float], now: int) -> SummaryValue:
-        """What it is now; a quantile of nothing is not a number."""
+        """Count, sum and quantiles as they are now; a quantile of no values is NaN."""
         self._slot(now)
         merged: dict[int, int] = {}
         for slot in self._slots:
@@ -69,7 +69,7 @@ def _quantile(counts: dict[int, int], quantile: float) -> float:
 
 
 class Histogram:
-    """How many values fell below each of some bounds."""
+    """A histogram: how many values were at most each of some bounds."""
 
     __slots__ = ("_buckets", "_counts", "_sum")
 
@@ -79,12 +79,12 @@ class Histogram:
         self._sum = 0
 
     def observe(self, value: int) -> None:
-        """Take a value in."""
+        """Count a value."""
         self._counts[bisect_left(self._buckets, value)] += 1
         self._sum += value
 
     def value(self) -> HistogramValue:
-        """What it is now."""
+        """The histogram as it is now."""
         return HistogramValue(self._buckets, tuple(self._counts), self._sum)
 
 
@@ -92,34 +92,34 @@ class Durations:
     """Summaries of the parts of requests' durations.
 
     Attributes:
-        quantiles: What to tell of each.
+        quantiles: The quantiles to report.
     """
 
     def __init__(self, quantiles: Sequence[float], *, is_cached: bool) -> None:
-        """Begin to measure; what a request takes as a whole is not told of models with a cache, as in the reference."""
+        """Begin to measure; a model with a response cache has no summary of whole requests, as in the reference."""
         self.quantiles = quantiles
         self._parts = [Summary() for _ in _PARTS]
         self._is_cached = is_cached
         self._hit, self._miss = Summary(), Summary()
 
     def on_success(self, *parts_ns: int) -> None:
-        """One request: nanoseconds it took as a whole, in the queue, for input, inference and output."""
+        """Count one request: nanoseconds as a whole, in the queue, for input, inference and output."""
         now = time.monotonic_ns()
         for summary, part in zip(self._parts, parts_ns, strict=True):
             summary.observe(max(part, 0) // 1000, now)
 
     def on_cache_hit(self, ns: int) -> None:
-        """One request was answered from the response cache."""
+        """Count a request answered from the response cache."""
         now = time.monotonic_ns()
         self._hit.observe(ns // 1000, now)
         self._parts[1].observe(0, now)
 
     def on_cache_miss(self, ns: int) -> None:
-        """One request was looked up there in vain, and perhaps kept."""
+        """Count a cache miss."""
         self._miss.observe(ns // 1000, time.monotonic_ns())
 
     def value(self) -> dict[str, SummaryValue]:
-        """All of them, by the part that each is about."""
+        """The summaries by the part of the duration."""
         named = dict(zip(_PARTS, self._parts, strict=True))
         if self._is_cached:
             del named["request"]

@@ -1,8 +1,8 @@
-"""Metrics that models make for themselves: one registry for all guests.
+"""Metrics that models create for themselves: one registry for all guests.
 
-The same name, kind and labels in several guests are one metric. Each guest holds what it asked for by numbers of its
-own; a metric is there as long as a guest holds it, a family as long as a guest holds that. What a guest held goes with
-the guest. Texts are the reference's (PB src/metric_family.cc, CORE src/metric_family.cc).
+Metrics of the same name, kind and labels in several guests are one metric. A guest refers to its families and metrics
+by numbers of its own. Families and metrics are reference counted: each is removed when the last guest that refers to it
+drops it or exits. Texts are the reference's (PB src/metric_family.cc, CORE src/metric_family.cc).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from naiad.workers.worker import Worker
 
 
 @dataclass(slots=True)
-class _Held:
-    """A family as one guest holds it, with the numbers of its metrics."""
+class _GuestFamily:
+    """A family that one guest refers to, with the guest's numbers of its metrics."""
 
     family: ModelMetricFamily
     metrics: list[str] = field(default_factory=list)
@@ -28,26 +28,26 @@ class _Held:
 
 @dataclass(slots=True)
 class _Guest:
-    """What one guest holds, by its own numbers."""
+    """The families and metrics one guest refers to, by its own numbers."""
 
-    families: dict[str, _Held] = field(default_factory=dict)
+    families: dict[str, _GuestFamily] = field(default_factory=dict)
     metrics: dict[str, ModelMetric] = field(default_factory=dict)
 
 
 class ModelMetrics:
     """The registry.
 
-    Models may make metrics also where no page shows them, as in the reference.
+    Models may create metrics even if the metrics port is disabled, as in the reference.
     """
 
     def __init__(self, services: ModelServices) -> None:
         self._families: dict[str, ModelMetricFamily] = {}
         self._guests: defaultdict[Worker, _Guest] = defaultdict(_Guest)
-        services.answerers["metric.family"] = self._make_family
-        services.answerers["metric.new"] = self._make_metric
-        services.answerers["metric.value"] = self._tell_value
-        services.listeners["metrics"] = self._changed
-        services.departures.append(self._departed)
+        services.query_handlers["metric.family"] = self._make_family
+        services.query_handlers["metric.new"] = self._make_metric
+        services.query_handlers["metric.value"] = self._reply_value
+        services.notification_handlers["metrics"] = self._on_change
+        services.exit_handlers.append(self._on_worker_exit)
 
     def __iter__(self) -> Iterator[ModelMetricFamily]:
         """The families, oldest first."""
@@ -65,7 +65,7 @@ class ModelMetrics:
         elif family.kind is not wanted:
             raise InvalidRequestError("Family name already exists with different type")
         family.holders += 1
-        self._guests[worker].families[own] = _Held(family)
+        self._guests[worker].families[own] = _GuestFamily(family)
         worker.reply(number)
 
     def _make_metric(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
@@ -85,15 +85,15 @@ class ModelMetrics:
         guest.metrics[own] = metric
         worker.reply(number, text=" ".join(map(repr, metric.buckets)))
 
-    def _tell_value(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+    def _reply_value(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         metric = self._guests[worker].metrics.get(_field(fields, "metric"))
         if metric is None:
             raise NaiadError("the metric does not exist any more")
         worker.reply(number, text=repr(metric.value))
 
-    # -- what guests tell -----------------------------------------------------------------------------------------
+    # -- notifications of guests ----------------------------------------------------------------------------------
 
-    def _changed(self, worker: Worker, fields: Mapping[str, str]) -> None:
+    def _on_change(self, worker: Worker, fields: Mapping[str, str]) -> None:
         guest = self._guests[worker]
         for key, text in fields.items():
             what, _, number = key.partition(" ")
@@ -102,13 +102,13 @@ class ModelMetrics:
             elif number in guest.metrics:  # else its family was dropped meanwhile
                 _apply(guest.metrics[number], what, _numbers(text))
 
-    def _departed(self, worker: Worker) -> None:
+    def _on_worker_exit(self, worker: Worker) -> None:
         guest = self._guests.pop(worker, None)
         if guest is not None:
             for held in guest.families.values():
                 self._drop(guest, held)
 
-    def _drop(self, guest: _Guest, held: _Held | None) -> None:
+    def _drop(self, guest: _Guest, held: _GuestFamily | None) -> None:
         if held is None:
             return
         family = held.family
@@ -123,10 +123,10 @@ class ModelMetrics:
 
 
 def _apply(metric: ModelMetric, what: str, numbers: Sequence[float]) -> None:
-    """Change *metric* as its guest told.
+    """Apply a change that a guest sent.
 
     Raises:
-        ProtocolError: If nothing of that kind can be told.
+        ProtocolError: If metrics of this kind cannot change like that.
     """
     if what == "add" and len(numbers) == 1:
         metric.value += numbers[0]
@@ -136,13 +136,13 @@ def _apply(metric: ModelMetric, what: str, numbers: Sequence[float]) -> None:
         metric.value += numbers[0]
         metric.counts = [before + int(more) for before, more in zip(metric.counts, numbers[1:], strict=True)]
     else:
-        raise ProtocolError(f"a change of a metric that does not exist: '{what}' with {len(numbers)} numbers")
+        raise ProtocolError(f"cannot change a metric: '{what}' with {len(numbers)} numbers is not a valid change")
 
 
 def _field(fields: Mapping[str, str], key: str) -> str:
     value = fields.get(key)
     if value is None:
-        raise ProtocolError(f"a message about a metric without its '{key}'")
+        raise ProtocolError(f"cannot read a message about a metric: its '{key}' is missing")
     return value
 
 
@@ -150,9 +150,9 @@ def _labels(text: str) -> Labels:
     try:
         labels = json.loads(text)
     except ValueError as error:
-        raise ProtocolError(f"labels of a metric are not JSON: {error}") from error
+        raise ProtocolError(f"cannot read a metric's labels: they are invalid JSON: {error}") from error
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise ProtocolError("labels of a metric are not strings by their names")
+        raise ProtocolError("cannot read a metric's labels: they are not strings by name")
     return tuple(sorted(labels.items()))
 
 
@@ -160,4 +160,4 @@ def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, text.split()))
     except (ValueError, OverflowError) as error:
-        raise ProtocolError(f"a number of a metric is none: {error}") from error
+        raise ProtocolError(f"cannot read a metric's numbers: {error}") from error

@@ -1,7 +1,7 @@
-"""What became of the responses of a decoupled model, by their place among those to one request (extension_statistics).
+"""Statistics of single responses of a decoupled model, by their position in the request (extension_statistics).
 
-Only decoupled models keep this: for others it would say again what is said of their requests. The reference's Python
-backend reports nothing here; what is counted follows the description of the extension.
+Only decoupled models have these: with one response per request they would repeat the request statistics. The
+reference's Python backend reports none; what is counted follows the description of the extension.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from naiad.errors import Code
 from naiad.protocol.inference import InferResponse
 from naiad.protocol.metadata import Duration, ResponseStatistics
 
-_MOST_PLACES = 1024
-"""Later responses are not told apart from none: a stream of a million must not make statistics of a million lines."""
+_POSITION_LIMIT = 1024
+"""Responses at later positions are not counted: a stream of a million must not yield a million lines of statistics."""
 
 
 class ResponseProgress:
-    """How far the responses to one request of a decoupled model are.
+    """Progress of the responses to one request of a decoupled model.
 
     Attributes:
-        place: The place of the next.
-        since: When the model sent the one before, or began (monotonic ns).
-        sizes: Bytes of those that are on their way to the client.
+        position: Position of the next response.
+        since: When the model sent the one before, or `execute` began (monotonic ns).
+        sizes: Bytes of each response that was not sent to the client yet.
     """
 
-    __slots__ = ("place", "since", "sizes")
+    __slots__ = ("position", "since", "sizes")
 
     def __init__(self, since: int) -> None:
-        self.place = 0
+        self.position = 0
         self.since = since
         self.sizes: deque[int] = deque()
 
 
-class _Place:
-    """Sums of nanoseconds and counts of the responses of one place."""
+class _Position:
+    """Counts and nanoseconds of the responses at one position."""
 
     __slots__ = ("cancel", "cancel_ns", "empty", "empty_ns", "fail", "fail_ns", "infer_ns", "output_ns", "success")
 
@@ -57,60 +57,60 @@ class _Place:
 
 
 class ResponseTimes:
-    """The sums of one decoupled model version; iterating gives their values, which nobody pays for who does not."""
+    """The sums of one decoupled model version. Iterating yields their values; making these costs nothing before."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self._places: list[_Place] = []
+        """No responses yet."""
+        self._positions: list[_Position] = []
 
     def __iter__(self) -> Iterator[ResponseStatistics]:
-        """The values as they are now, by place."""
-        return (place.value() for place in tuple(self._places))
+        """The values as they are now, by position."""
+        return (position.value() for position in tuple(self._positions))
 
     def on_response(self, progress: ResponseProgress, response: InferResponse, sent: int, taken: int) -> None:
-        """A response: when the model sent it, and when its outputs were taken over."""
-        place = self._next(progress)
+        """Count a response: when the model sent it, and when its outputs were read."""
+        position = self._next(progress)
         infer, output = sent - progress.since, taken - sent
         progress.since = sent
-        if place is None:
+        if position is None:
             return
         if response.error is None and not response.outputs:
-            place.empty += 1
-            place.empty_ns += infer
+            position.empty += 1
+            position.empty_ns += infer
         elif response.error is not None and response.error.code is Code.CANCELLED:
-            place.cancel += 1
-            place.cancel_ns += infer + output
+            position.cancel += 1
+            position.cancel_ns += infer + output
         else:
-            place.infer_ns += infer
-            place.output_ns += output
+            position.infer_ns += infer
+            position.output_ns += output
             if response.error is None:
-                place.success += 1
+                position.success += 1
             else:
-                place.fail += 1
-                place.fail_ns += infer + output
+                position.fail += 1
+                position.fail_ns += infer + output
 
     def on_end(self, progress: ResponseProgress, sent: int, *, is_cancelled: bool) -> None:
-        """The end of a request came without a response: it was cancelled, or had none at all, or all it was to have."""
-        if not is_cancelled and progress.place:
+        """Count the end of a request without a further response: it was cancelled, or had no response at all."""
+        if not is_cancelled and progress.position:
             return
-        place = self._next(progress)
-        if place is None:
+        position = self._next(progress)
+        if position is None:
             return
         if is_cancelled:
-            place.cancel += 1
-            place.cancel_ns += sent - progress.since
+            position.cancel += 1
+            position.cancel_ns += sent - progress.since
         else:
-            place.empty += 1
-            place.empty_ns += sent - progress.since
+            position.empty += 1
+            position.empty_ns += sent - progress.since
 
-    def _next(self, progress: ResponseProgress) -> _Place | None:
-        number = progress.place
-        progress.place = number + 1
-        if number < len(self._places):
-            return self._places[number]
-        if number >= _MOST_PLACES:
+    def _next(self, progress: ResponseProgress) -> _Position | None:
+        number = progress.position
+        progress.position = number + 1
+        if number < len(self._positions):
+            return self._positions[number]
+        if number >= _POSITION_LIMIT:
             return None
-        # Places fill up in order: before a request's third response there was its second.
-        place = _Place()
-        self._places.append(place)
-        return place
+        # Positions appear in order: a request's second response comes before its third.
+        position = _Position()
+        self._positions.append(position)
+        return position
