@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.frontends.http2 import frames
-from naiad.frontends.http2.frame_reader import FrameReader
+from naiad.frontends.http2.frame_reader import Http2FrameReader
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.limits import Http2Limits
 
@@ -69,7 +69,7 @@ class Recorder:
 def read(pieces):
     """What a reader makes of bytes that arrive in pieces, and the error that ends it."""
     recorder = Recorder()
-    reader = FrameReader(recorder, LIMITS)
+    reader = Http2FrameReader(recorder, LIMITS)
     try:
         for piece in pieces:
             reader.feed(memoryview(piece))
@@ -159,7 +159,7 @@ def test_a_stream_error_does_not_stop_the_reader():
 
 def test_a_stopped_reader_calls_nothing_for_frames_that_are_already_here():
     recorder = Recorder()
-    reader = FrameReader(recorder, LIMITS)
+    reader = Http2FrameReader(recorder, LIMITS)
     recorder.on_settings = lambda payload: reader.stop()
     reader.feed(PREFACE + frames.ping(bytes(8)))
     reader.feed(frames.ping(bytes(8)))
@@ -168,7 +168,7 @@ def test_a_stopped_reader_calls_nothing_for_frames_that_are_already_here():
 
 def test_the_rest_of_a_long_data_frame_may_bypass_the_reader():
     recorder = Recorder()
-    reader = FrameReader(recorder, LIMITS)
+    reader = Http2FrameReader(recorder, LIMITS)
     reader.feed(PREFACE + frames.head(frames.DATA, frames.END_STREAM, 1, 50_000) + b"x" * 10_000)
     assert reader.data_left == 40_000
     reader.on_direct_read(30_000)

@@ -132,15 +132,15 @@ def test_responses_of_one_layout_are_those_of_protobuf():
         ]
         response = InferResponse("m", 7, outputs=outputs, layout=layout)
         read_back = ModelInferResponse.FromString(b"".join(pattern.encode_response(response)))
-        assert read_back == ModelInferResponse.FromString(b"".join(response_codec.response_parts(response)))
+        assert read_back == ModelInferResponse.FromString(b"".join(response_codec.encode_response(response)))
         named = InferResponse("m", 7, f"{fill}" * fill, outputs=outputs, layout=layout)
-        assert b"".join(pattern.encode_response(named)) == b"".join(response_codec.response_parts(named))
+        assert b"".join(pattern.encode_response(named)) == b"".join(response_codec.encode_response(named))
     long_name = InferResponse("m" * 200, 7, "i", outputs=outputs, layout=object())
     for _ in range(2):
-        assert b"".join(pattern.encode_response(long_name)) == b"".join(response_codec.response_parts(long_name))
+        assert b"".join(pattern.encode_response(long_name)) == b"".join(response_codec.encode_response(long_name))
     nothing = InferResponse("m", 7, layout=object())
     assert (
-        pattern.encode_response(nothing) == pattern.encode_response(nothing) == response_codec.response_parts(nothing)
+        pattern.encode_response(nothing) == pattern.encode_response(nothing) == response_codec.encode_response(nothing)
     )
     told = InferResponse("m", 7, outputs=outputs, layout=layout, parameters={"p": 1})
     assert ModelInferResponse.FromString(b"".join(pattern.encode_response(told))).parameters["p"].int64_param == 1

@@ -21,7 +21,7 @@ def response(**fields):
 
 
 def encoded(answer):
-    return b"".join(codec.response_parts(answer))
+    return b"".join(codec.encode_response(answer))
 
 
 def test_outputs_and_raw_contents_are_in_the_same_order():
@@ -51,7 +51,7 @@ def test_parameters_keep_their_types():
     assert {key: getattr(message.parameters[key], kind) for key, kind in kinds.items()} == given
 
 
-@pytest.mark.parametrize("encode", [codec.response_parts, lambda r: codec.encode_streamed(r, final=True)])
+@pytest.mark.parametrize("encode", [codec.encode_response, lambda r: codec.encode_streamed(r, final=True)])
 def test_an_error_response_is_raised(encode):
     error = ModelError("no", code=Code.UNAVAILABLE)
     with pytest.raises(ModelError) as caught:

@@ -2,16 +2,16 @@
 
 | part | what it does | pure |
 |---|---|---|
-| `FrameReader` | bytes to frames, by callbacks to the connection | yes |
+| `Http2FrameReader` | bytes to frames, by callbacks to the connection | yes |
 | `FieldBlockDecoder` | field blocks to requests | yes |
 | `ReceiveFlow`, `SendFlow` | windows both ways | yes |
 | `Sender`, `FrameWriter` | responses to the socket, in turns | no: transport, `call_soon` |
 | `Keepalive`, `GracefulShutdown` | pings, age, the orderly end | no: timers |
-| `Connection` | the table of streams, abuse limits, errors, the end of streams and of the connection | no |
+| `Connection` | the table of streams, abuse limits, errors, how both end | no |
 
 The path of a usual request: the loop reads the socket into a buffer that all connections of the loop share;
-`buffer_updated` gives it to the `FrameReader`; `on_headers` finds the request by the bytes of its field block, makes a
-`Stream` and asks the application for a handler; `on_data` hands the content to it. The handler responds through
+`buffer_updated` gives it to the `Http2FrameReader`; `on_headers` finds the request by the bytes of its field block,
+makes a `Stream` and asks the application for a handler; `on_data` hands the content to it. The handler responds through
 `stream.sender`, usually with one write.
 
 Errors follow section 5.4. A stream error resets its stream, a connection error ends the connection with GOAWAY. Parts
@@ -29,7 +29,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.field_blocks import FieldBlockDecoder, Fields
 from naiad.frontends.http2.flow_control import ReceiveFlow
-from naiad.frontends.http2.frame_reader import FrameReader
+from naiad.frontends.http2.frame_reader import Http2FrameReader
 from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.keepalive import GracefulShutdown, Keepalive, KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits, TokenBucket
@@ -108,7 +108,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._limits = limits
         self._loop = loop
         self._streams: dict[int, Stream] = {}
-        self._reader = FrameReader(self, limits)
+        self._reader = Http2FrameReader(self, limits)
         self._decoder = FieldBlockDecoder(self._parse_fields, limits.decoded_size)
         self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
         self._writer = FrameWriter(loop)

@@ -1,6 +1,6 @@
 """Bytes to frames. Pure: no socket, no clock, no event loop, no state of streams.
 
-`FrameReader.feed` takes bytes as they arrive, cut anywhere, and calls its handler once for each frame. The reader
+`Http2FrameReader.feed` takes bytes as they arrive, cut anywhere, and calls its handler once for each frame. The reader
 checks what a frame alone shows: the preface, lengths, flags, padding, which frame types belong on streams, and that
 nothing interrupts a field block. What depends on the state of a stream is the handler's job.
 
@@ -99,7 +99,7 @@ class FrameHandler(Protocol):
         """A callback raised an error that ends one stream; reading continues with the next frame."""
 
 
-class FrameReader:
+class Http2FrameReader:
     """Parses what one peer sends.
 
     Attributes:

@@ -1,10 +1,16 @@
-"""Repeated requests: clients send the same message again and again, but for the bytes of its tensors.
+"""Patterns of ModelInfer messages: requests that differ from an earlier one in the bytes of their tensors alone.
 
-A message ends with its raw tensors, one field each. Where all that is before them, and their sizes, are those of an
-earlier message, what that meant is known: protobuf need not parse it, and the engine need not check it
-(`protocol.request_plan.CheckedLayout`). Responses of one layout have equal bytes around the tensors likewise.
-Clients that number their requests repeat themselves but for the id, which every protobuf writes behind the model's name
-and version: it is left out of what is compared.
+Clients repeat themselves. A request ends with its raw tensors, one field of `raw_input_contents` each; all bytes before
+them, the *head*, say what is requested. A message whose head and tensor sizes equal those of an earlier one means the
+same. Then protobuf need not parse it, and the engine need not check it: its `layout_key` is that of the earlier request
+(`protocol.request_plan.CheckedLayout`). The same holds for responses: those of one layout have equal bytes around the
+tensors.
+
+Clients that number their requests repeat all but the id. Every implementation of protobuf writes fields in the order of
+their numbers, so the id follows the model's name and version. It is left out of what is compared.
+
+                  name  version  [id]  inputs, outputs ...   raw 0         raw 1
+    a request:   |------------- head ---------------------| prefix|bytes | prefix|bytes |
 """
 
 from __future__ import annotations
@@ -23,28 +29,30 @@ from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputT
 
 Message = bytes | bytearray
 
-_KEPT = 256
-_HEADS_KEPT = 64
-_LONGEST_HEAD = 4096
-_ALIKE = 8
-"""How many of one length are kept: all of these are tried."""
-_COPIED_TO = 4096
-"""Tensors up to this many bytes are copied: that costs less than a view of them."""
+_MAX_LENGTHS = 256
+"""How many lengths of messages have patterns."""
+_MAX_PATTERNS_PER_LENGTH = 8
+"""Patterns of messages of one length. Each of them may be compared with a message, so there must be few."""
+_MAX_RESPONSE_LAYOUTS = 64
+_MAX_HEAD = 4096
+"""Bytes of the longest head that becomes a pattern."""
+_MAX_COPIED = 4096
+"""Tensors of up to this many bytes are copied out of the message: a view costs more than that copy."""
 _NAME, _VERSION, _ID = (field << 3 | 2 for field in (1, 2, 3))
-"""The tags of these fields, in requests and in responses."""
-_ONE_BYTE = 0x7F
-"""The longest field whose length takes one byte."""
+"""Tags of the first fields: model_name, model_version and id have the same numbers in requests and responses."""
+_MAX_ONE_BYTE_LENGTH = 0x7F
+"""The longest field whose length is a varint of one byte."""
 _NO_ID = (0, 0)
 
 
 class _Input(NamedTuple):
-    """An input and where its bytes lie in the message.
+    """An input, and the bounds of its elements in the message without an id.
 
     Attributes:
-        name: Its name.
+        name: The input's name.
         datatype: Its datatype.
         shape: Its shape.
-        prefix: The bytes of its field before its elements.
+        prefix: Tag and length before its elements.
         start: Where its elements begin.
         end: Where they end.
     """
@@ -58,7 +66,7 @@ class _Input(NamedTuple):
 
 
 class MessagePattern:
-    """What messages that differ in nothing but their tensors' bytes have in common.
+    """What messages have in common that differ in their ids and the bytes of their tensors alone.
 
     Attributes:
         model_name: The model.
@@ -74,27 +82,28 @@ class MessagePattern:
         self._inputs = inputs
         self._outputs = request.requested_outputs
         self._layout_key = request.layout_key = object()
-        self._responses: Memo[object, list[bytes]] = Memo(_HEADS_KEPT)
+        # For each layout of responses: the bytes before each of the tensors.
+        self._responses: Memo[object, list[bytes]] = Memo(_MAX_RESPONSE_LAYOUTS)
 
-    def fits(self, data: Message, start: int, end: int) -> bool:
-        """Whether a message is one of these, but for its id, which lies from *start* to *end*.
+    def matches(self, data: Message, id_start: int, id_end: int) -> bool:
+        """Whether a message has this pattern. It must have the pattern's length, apart from its id.
 
-        The message is of the same length as the first, ids apart.
+        The prefixes of the tensors are compared too: a tensor's size may change at the expense of another's.
         """
-        head, shift = self._head, end - start
+        head, shift = self._head, id_end - id_start
         if shift:
-            if not (data.startswith(head[:start]) and data.startswith(head[start:], end)):
+            if not (data.startswith(head[:id_start]) and data.startswith(head[id_start:], id_end)):
                 return False
         elif not data.startswith(head):
             return False
         return all(data.startswith(prefix, begin + shift - len(prefix)) for _, _, _, prefix, begin, _ in self._inputs)
 
     def request(self, data: Message, shift: int = 0, request_id: str = "") -> InferRequest:
-        """The request that such a message is, whose id takes *shift* bytes."""
+        """The request of a message with this pattern, whose id takes *shift* bytes."""
         view = memoryview(data)
         inputs = []
         for name, datatype, shape, _, start, end in self._inputs:
-            source = data if end - start <= _COPIED_TO else view
+            source = data if end - start <= _MAX_COPIED else view
             inputs.append(InputTensor(name, datatype, shape, source[start + shift : end + shift]))
         return InferRequest(
             self.model_name,
@@ -106,39 +115,40 @@ class MessagePattern:
         )
 
     def encode_response(self, response: InferResponse) -> list[Buffer]:
-        """The message of a response, tensors as they are.
+        """The parts of a response's message; tensors are not copied.
 
         Raises:
-            NaiadError: Where the response is an error, or too long.
+            NaiadError: The response is an error, or too long.
         """
         layout = response.layout
         if layout is None or response.error is not None or response.parameters:
-            return response_codec.response_parts(response)
-        around = self._responses.get(layout)
-        if around is None:
-            message = b"".join(response_codec.response_parts(replace(response, request_id="")))
-            around = self._responses[layout] = _around(message, response)
-        first = around[0]
+            return response_codec.encode_response(response)
+        prefixes = self._responses.get(layout)
+        if prefixes is None:
+            message = b"".join(response_codec.encode_response(replace(response, request_id="")))
+            prefixes = self._responses[layout] = _response_prefixes(message, response)
+        first = prefixes[0]
         if response.request_id:
-            place = _behind_version(first)
-            if not place:
-                return response_codec.response_parts(response)
-            given = response.request_id.encode()
-            first = b"".join((first[:place], wire_format.field_head(_ID >> 3, len(given)), given, first[place:]))
+            at = _version_end(first)
+            if not at:
+                return response_codec.encode_response(response)
+            request_id = response.request_id.encode()
+            first = b"".join((first[:at], wire_format.field_head(_ID >> 3, len(request_id)), request_id, first[at:]))
         parts: list[Buffer] = []
-        for before, tensor in zip((first, *around[1:]), response.outputs):  # noqa: B905 - of one layout
-            parts.append(before)
-            if len(tensor.data):  # a view of zero bytes may have a shape that join refuses
+        # Not strict: equal layouts have equal numbers of outputs, and without outputs there is one prefix.
+        for prefix, tensor in zip((first, *prefixes[1:]), response.outputs):  # noqa: B905 - see the line above
+            parts.append(prefix)
+            if len(tensor.data):  # `join` rejects some shapes of views without bytes
                 parts.append(tensor.data)
         return parts or [first]
 
 
 class PatternMatch(NamedTuple):
-    """A message that was recognised.
+    """A message that has a known pattern.
 
     Attributes:
-        pattern: What it has in common with others.
-        request: What it asks for.
+        pattern: The pattern.
+        request: The message's request.
     """
 
     pattern: MessagePattern
@@ -146,21 +156,22 @@ class PatternMatch(NamedTuple):
 
 
 class MessagePatterns:
-    """The patterns of the messages seen of late."""
+    """The patterns of recent messages."""
 
     def __init__(self) -> None:
-        self._patterns: Memo[int, list[MessagePattern]] = Memo(_KEPT)
+        # By the length of their messages without ids.
+        self._patterns: Memo[int, list[MessagePattern]] = Memo(_MAX_LENGTHS)
 
     def match(self, data: Message) -> PatternMatch | None:
-        """The request that a message is, where it fits a pattern."""
+        """The pattern and the request of a message; None for one without a known pattern."""
         for pattern in self._patterns.get(len(data), ()):
-            if pattern.fits(data, 0, 0):
+            if pattern.matches(data, 0, 0):
                 return PatternMatch(pattern, pattern.request(data))
-        start, end = _id_place(data)
+        start, end = _id_bounds(data)
         if not start:
             return None
         for pattern in self._patterns.get(len(data) - (end - start), ()):
-            if pattern.fits(data, start, end):
+            if pattern.matches(data, start, end):
                 try:
                     request_id = str(data[start + 2 : end], "utf-8")
                 except UnicodeDecodeError:
@@ -169,72 +180,79 @@ class MessagePatterns:
         return None
 
     def add(self, data: Message, message: request_codec.InferMessage, request: InferRequest) -> MessagePattern | None:
-        """Remember a message that may come again, and what it meant; None for one that is particular."""
+        """Remember the pattern of a message that was parsed; None for a message that has none.
+
+        Messages with parameters have none: parameters may differ in each request, and change how it is checked.
+        """
         body = message.body
         if body.parameters or any(tensor.parameters for tensor in body.inputs):
             return None
-        id_start, id_end = _id_place(data) if body.id else _NO_ID
-        if len(message.raw) != len(body.inputs):
+        if len(message.raw) != len(body.inputs):  # typed contents
             return None
+        id_start, id_end = _id_bounds(data) if body.id else _NO_ID
         prefixes = [wire_format.field_head(request_codec.RAW_INPUTS, len(tensor.data)) for tensor in request.inputs]
-        start = len(data) - sum(
+        tensors_start = len(data) - sum(
             [len(prefix) + len(each.data) for prefix, each in zip(prefixes, request.inputs, strict=True)]
         )
-        head = bytes(data[:id_start] + data[id_end:start])
-        start -= id_end - id_start
-        if not (0 < start <= _LONGEST_HEAD and _is_all_but_tensors(head, body)):
+        head = bytes(data[:id_start] + data[id_end:tensors_start])
+        position = tensors_start - (id_end - id_start)
+        if not (0 < position <= _MAX_HEAD and _is_all_but_tensors(head, body)):
             return None
         inputs = []
         for tensor, prefix in zip(request.inputs, prefixes, strict=True):
-            start += len(prefix)
-            end = start + len(tensor.data)
-            inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, prefix, start, end))
-            start = end
+            start = position + len(prefix)
+            position = start + len(tensor.data)
+            inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, prefix, start, position))
         pattern = MessagePattern(head, request, inputs)
         length = len(data) - (id_end - id_start)
-        alike = self._patterns.get(length)
-        if alike is None:
-            alike = self._patterns[length] = []
-        if len(alike) >= _ALIKE:
-            del alike[0]
-        alike.append(pattern)
+        patterns = self._patterns.get(length)
+        if patterns is None:
+            patterns = self._patterns[length] = []
+        if len(patterns) >= _MAX_PATTERNS_PER_LENGTH:
+            del patterns[0]
+        patterns.append(pattern)
         return pattern
 
 
 def _is_all_but_tensors(head: bytes, body: ModelInferRequest) -> bool:
-    """Whether a message's beginning is the message without id and raw tensors: fields may come in any order."""
+    """Whether *head* is the whole message but its id and raw tensors. A sender may put fields in any order."""
     try:
-        alone = ModelInferRequest.FromString(head)
+        parsed = ModelInferRequest.FromString(head)
     except DecodeError:
         return False
-    return not alone.id and not alone.raw_input_contents and len(alone.inputs) == len(body.inputs)
+    return not parsed.id and not parsed.raw_input_contents and len(parsed.inputs) == len(body.inputs)
 
 
-def _id_place(message: Message) -> tuple[int, int]:
-    """From where to where the id's field lies, if that is where it usually is; else twice 0."""
-    start = _behind_version(message)
-    if not start or len(message) < start + 2 or message[start] != _ID or not 0 < message[start + 1] <= _ONE_BYTE:
+def _id_bounds(message: Message) -> tuple[int, int]:
+    """The bounds of the id's field, if it is where every protobuf writes it; otherwise twice 0."""
+    start = _version_end(message)
+    if (
+        not start
+        or len(message) < start + 2
+        or message[start] != _ID
+        or not 0 < message[start + 1] <= _MAX_ONE_BYTE_LENGTH
+    ):
         return _NO_ID
     return start, start + 2 + message[start + 1]
 
 
-def _behind_version(message: Message) -> int:
-    """Where the fields of a model's name and version end, with which requests and responses begin; 0 if they do not."""
+def _version_end(message: Message) -> int:
+    """Where the model's name and version end, with which requests and responses begin; 0 if they do not."""
     position = 0
     for tag in (_NAME, _VERSION):
         if len(message) > position + 1 and message[position] == tag:
             length = message[position + 1]
-            if length > _ONE_BYTE:
+            if length > _MAX_ONE_BYTE_LENGTH:
                 return 0
             position += 2 + length
     return position
 
 
-def _around(message: bytes, response: InferResponse) -> list[bytes]:
-    """The bytes before each tensor of a response's message, which ends with them; all of it if there is none."""
+def _response_prefixes(message: bytes, response: InferResponse) -> list[bytes]:
+    """The bytes before each tensor of a response's message; the whole message if there are no tensors."""
     if not response.outputs:
         return [message]
     sizes = [size_of(tensor.data) for tensor in response.outputs]
     prefixes = [wire_format.field_head(response_codec.RAW_OUTPUTS, size) for size in sizes]
-    start = len(message) - sum(map(len, prefixes)) - sum(sizes)
-    return [message[:start] + prefixes[0], *prefixes[1:]]
+    tensors_start = len(message) - sum(map(len, prefixes)) - sum(sizes)
+    return [message[:tensors_start] + prefixes[0], *prefixes[1:]]

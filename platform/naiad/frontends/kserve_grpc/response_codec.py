@@ -16,7 +16,7 @@ _STREAMED_RESPONSE = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 _DATATYPE_NAMES = tuple("" if datatype is Datatype.INVALID else datatype.name for datatype in Datatype)
 
 
-def response_parts(response: InferResponse, requested: RequestedOutputs | None = None) -> list[Buffer]:
+def encode_response(response: InferResponse, requested: RequestedOutputs | None = None) -> list[Buffer]:
     """The parts of a `ModelInferResponse`; tensors are not copied. Raises the error of a response that is one."""
     if response.error is not None:
         raise response.error

@@ -68,9 +68,9 @@ class InferenceService:
         if requested is not None:
             name = request.model_name
             requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
-            return Inference(request, partial(response_codec.response_parts, requested=requested))
+            return Inference(request, partial(response_codec.encode_response, requested=requested))
         pattern = self._patterns.add(data, message, request)
-        return Inference(request, response_codec.response_parts if pattern is None else pattern.encode_response)
+        return Inference(request, response_codec.encode_response if pattern is None else pattern.encode_response)
 
     def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
         """Submit a request, traced where the trace rate or *headers* select it; return its ticket."""
