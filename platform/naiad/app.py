@@ -32,7 +32,7 @@ from naiad.repository.repositories import open_repositories
 from naiad.resolution.settings import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
-from naiad.workers.pulse import default_busy_poll_us
+from naiad.workers.loop_poller import default_busy_poll_us
 
 logger = logging.getLogger("naiad.app")
 

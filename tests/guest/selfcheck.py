@@ -12,7 +12,7 @@ sys.path.insert(0, sys.argv[1])
 
 import numpy as np
 import queries_check
-from naiad_stub import api, loader
+from naiad_stub import api, loader, runtime
 from naiad_stub.exceptions import TritonError
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -89,6 +89,7 @@ def texts_of(function):
 
 def load(model_file):
     version = model_file.parent
+    runtime.install(runtime.Runtime(model_dir=str(version)))
     return loader.load_model_class(str(model_file), str(version), str(version.parent), sys.argv[1], shared=False)
 
 

@@ -13,8 +13,8 @@ from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
 from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.calls import CallReader, write_result
-from naiad.workers.exchange import Interface, read_responses, write_execute
+from naiad.workers.calls import CallDecoder, write_result
+from naiad.workers.exchange import ModelInterface, read_responses, write_execute
 from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import CallTexts, HostCalls, pack_call
@@ -40,15 +40,17 @@ class Pair:
         self.memory = InstanceMemory("pair", capacity=1 << 28)
         self.outputs = Segment(self.memory.output_descriptor, self.memory.output_capacity)
         self.blocks = OutputBlocks(self.outputs, SimpleNamespace(add_handler=lambda message_class, handler: None))
-        self.interface = Interface(RequestPlan(model_name="m", model_version=1, input_names=NAMES, output_names=NAMES))
+        self.interface = ModelInterface(
+            RequestPlan(model_name="m", model_version=1, input_names=NAMES, output_names=NAMES)
+        )
         self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
         self.writer = ResponseWriter(self.blocks, NAMES)
 
     def take_returned(self) -> int:
         """Give the guest its output blocks back; how many there were."""
-        count = len(self.memory.returned)
-        self.blocks._on_release(ReleaseOutputs(list(self.memory.returned)))
-        self.memory.returned.clear()
+        count = len(self.memory.released)
+        self.blocks._on_release(ReleaseOutputs(list(self.memory.released)))
+        self.memory.released.clear()
         return count
 
 
@@ -127,7 +129,7 @@ def test_requests_that_were_read_into_the_segment_reach_the_guest(pair, arrays, 
     assert contents(pair.reader.read(again[wire.FRAME.size :]).requests[0].inputs()) == named(arrays)
     for sent in (block, other):
         if sent >= 0:
-            pair.memory.release(sent)
+            pair.memory.release_input(sent)
     assert pair.memory.input_byte_size == place, "its request may be read again"
     del request
     assert pair.memory.input_byte_size == 0
@@ -136,7 +138,7 @@ def test_requests_that_were_read_into_the_segment_reach_the_guest(pair, arrays, 
 def landed(memory, arrays, ahead) -> InferRequest:
     """A request for arrays that were read into the segment, behind *ahead* other bytes."""
     body = bytes(ahead) + b"".join(array.tobytes() for array in arrays)
-    place = memory.landings.land(len(body), ahead)
+    place = memory.reservations.reserve(len(body), ahead)
     place[:] = body
     tensors = []
     for name, array in zip(NAMES, arrays, strict=False):
@@ -155,7 +157,7 @@ def test_a_request_read_into_the_segment_of_one_guest_may_go_to_another(pair):
     read = pair.reader.read(frame[wire.FRAME.size :])
 
     assert contents(read.requests[0].inputs()) == [("A", array.tolist())]
-    pair.memory.release(block)
+    pair.memory.release_input(block)
     assert pair.memory.input_byte_size == 0
     del request
     assert other.input_byte_size == 0
@@ -172,16 +174,16 @@ def test_a_request_with_others_is_copied_to_them(pair):
 
     assert [contents(request.inputs()) for request in read.requests] == [[("A", array.tolist())] for array in arrays]
     del requests
-    pair.memory.release(block)
+    pair.memory.release_input(block)
     assert pair.memory.input_byte_size == 0
 
 
 def test_what_is_still_being_read_never_fills_more_than_an_eighth_of_the_segment(pair):
-    place = pair.memory.landings.land(pair.memory.inputs.capacity // 8 - (1 << 20), 0)
+    place = pair.memory.reservations.reserve(pair.memory.inputs.capacity // 8 - (1 << 20), 0)
     assert place is not None
-    assert pair.memory.landings.land(1 << 21, 0) is None
+    assert pair.memory.reservations.reserve(1 << 21, 0) is None
     del place
-    assert pair.memory.landings.land(1 << 21, 0) is not None
+    assert pair.memory.reservations.reserve(1 << 21, 0) is not None
     assert pair.memory.input_byte_size == 0
 
 
@@ -214,7 +216,7 @@ def test_calls_reach_the_host(pair, arrays):
     request = InferenceRequest(model_name="other", requested_output_names=["X"], inputs=tensors, request_id="me")
 
     frame = pack_call(request, CallTexts(request), 3, 0, TensorWriter(pair.blocks, ()).write(tensors))
-    call = CallReader("m").read(frame[wire.FRAME.size :], pair.memory)
+    call = CallDecoder("m").read(frame[wire.FRAME.size :], pair.memory)
 
     assert (call.number, call.request.model_name, call.request.request_id) == (3, "other", "me")
     assert [(tensor.name, list(bytes(tensor.data))) for tensor in call.request.inputs] == named(arrays)

@@ -17,7 +17,7 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.completion import NoServices
-from naiad.workers.exchange import Interface
+from naiad.workers.exchange import ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Worker
 
@@ -103,7 +103,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
 def guest(spec: LaunchSpec) -> tuple[Worker, Owner]:
     """A worker that is not started; on a running loop."""
     owner = Owner()
-    return Worker(spec, owner, Interface(PLAN), NoServices()), owner
+    return Worker(spec, owner, ModelInterface(PLAN), NoServices()), owner
 
 
 def request(*values: float) -> InferRequest:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from naiad.errors import GuestDiedError
-from naiad.workers.prewarm import ForkServers
+from naiad.workers.prewarm import ForkServerPool
 from support.interpreters import interpreters, numpy_environment
 
 from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
@@ -37,22 +37,22 @@ DIES = """
 
 
 @contextlib.contextmanager
-def borrowed(servers: ForkServers, *modules: str):
-    warmth = servers.borrow(modules)
+def borrowed(servers: ForkServerPool, *modules: str):
+    prewarmed = servers.guests_with(modules)
     try:
-        yield warmth
+        yield prewarmed
     finally:
-        warmth.release()
+        prewarmed.release()
 
 
-def warm_spec(folder: Path, warmth, methods: str = MODEL, modules: str = "", **variables: str):
+def warm_spec(folder: Path, prewarmed, methods: str = MODEL, modules: str = "", **variables: str):
     """A model whose guests are forked; *modules* is the source of `slow_to_import` in its environment."""
     library = folder / "packages"
     library.mkdir(exist_ok=True)
     (library / "slow_to_import.py").write_text(textwrap.dedent(modules))
     spec = launch_spec(folder, methods)
     environ = {**spec.environ, "PYTHONPATH": str(library), **variables}
-    return dataclasses.replace(spec, environ=environ, prewarm=warmth)
+    return dataclasses.replace(spec, environ=environ, prewarm=prewarmed)
 
 
 def parent_of(worker) -> psutil.Process:
@@ -65,8 +65,8 @@ async def ended(*pids: int) -> None:
 
 def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path):
     async def serve():
-        with borrowed(ForkServers(), "numpy", "slow_to_import") as warmth:
-            spec = warm_spec(tmp_path, warmth)
+        with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed)
             guests = await asyncio.gather(*(started(spec) for _ in range(3)))
             parents = {parent_of(worker).pid for worker, _ in guests}
             sessions = [os.getsid(worker.pid) for worker, _ in guests]
@@ -100,10 +100,10 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
 )
 def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
     async def die():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            worker, owner = await started(warm_spec(tmp_path, warmth, DIES))
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            worker, owner = await started(warm_spec(tmp_path, prewarmed, DIES))
             worker.execute([(1, request(how), None)], 1)
-            await until(lambda: owner.deaths, "the obituary")
+            await until(lambda: owner.deaths, "the exit_report")
             (error,) = owner.deaths
             assert error.exit_status == status
             assert f"pid {worker.pid} {words}" in error.message
@@ -123,12 +123,12 @@ def test_what_a_forked_guest_started_ends_with_it(tmp_path):
     """
 
     async def die():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            worker, owner = await started(warm_spec(tmp_path, warmth, methods))
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            worker, owner = await started(warm_spec(tmp_path, prewarmed, methods))
             await until(lambda: owner.lines, "the child's number")
             child = int(owner.lines[0][1].split()[1])
             worker.execute([(1, request(1), None)], 1)
-            await until(lambda: owner.deaths, "the obituary")
+            await until(lambda: owner.deaths, "the exit_report")
             await ended(child)
 
     run(die())
@@ -136,13 +136,13 @@ def test_what_a_forked_guest_started_ends_with_it(tmp_path):
 
 def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_a_new_one(tmp_path):
     async def kill_it():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            spec = warm_spec(tmp_path, warmth)
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed)
             guests = [await started(spec) for _ in range(2)]
             server = parent_of(guests[0][0])
             server.kill()
             for worker, owner in guests:
-                await until(lambda owner=owner: owner.deaths, "the obituary")
+                await until(lambda owner=owner: owner.deaths, "the exit_report")
                 (error,) = owner.deaths
                 assert error.exit_status == -signal.SIGKILL
                 assert (
@@ -158,7 +158,7 @@ def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_
 
 def test_two_models_share_a_fork_server_until_the_last_of_them_goes(tmp_path):
     async def serve():
-        servers = ForkServers()
+        servers = ForkServerPool()
         with borrowed(servers, "numpy") as first:
             with borrowed(servers, "numpy") as second:
                 one, _ = await started(warm_spec(tmp_path, first))
@@ -169,14 +169,14 @@ def test_two_models_share_a_fork_server_until_the_last_of_them_goes(tmp_path):
             assert is_running(server)
             await one.kill()
         await ended(server)
-        assert repr(servers) == "<ForkServers []>"
+        assert repr(servers) == "<ForkServerPool []>"
 
     run(serve())
 
 
 def test_other_variables_and_other_modules_make_another_fork_server(tmp_path):
     async def serve():
-        servers = ForkServers()
+        servers = ForkServerPool()
         with borrowed(servers, "numpy") as first, borrowed(servers, "numpy", "slow_to_import") as second:
             specs = [warm_spec(tmp_path, first, OMP_NUM_THREADS=str(threads)) for threads in (1, 2)]
             workers = [(await started(spec))[0] for spec in (*specs, warm_spec(tmp_path, second))]
@@ -219,8 +219,8 @@ def test_where_forking_will_not_do_the_guest_is_started_as_any_other(tmp_path, c
     caplog.set_level(logging.INFO)
 
     async def serve():
-        with borrowed(ForkServers(), "numpy", "slow_to_import") as warmth:
-            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+        with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
+            worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
             assert parent_of(worker).pid == os.getpid()
             await worker.kill()
 
@@ -236,9 +236,9 @@ def test_where_forking_will_not_do_the_guest_is_started_as_any_other(tmp_path, c
 
 def test_an_import_that_hangs_does_not_hold_the_guest_up_for_ever(tmp_path, caplog):
     async def serve():
-        with borrowed(ForkServers(), "slow_to_import") as warmth:
+        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
             spec = warm_spec(
-                tmp_path, warmth, modules="import sys, time\nif '--fork-server' in sys.argv: time.sleep(99)"
+                tmp_path, prewarmed, modules="import sys, time\nif '--fork-server' in sys.argv: time.sleep(99)"
             )
             worker, _ = await started(dataclasses.replace(spec, start_timeout=4))
             await worker.kill()
@@ -250,8 +250,8 @@ def test_an_import_that_hangs_does_not_hold_the_guest_up_for_ever(tmp_path, capl
 
 def test_a_system_without_pidfds_starts_guests_as_any_other(tmp_path, caplog, monkeypatch):
     async def serve():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            spec = warm_spec(tmp_path, warmth)
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed)
             monkeypatch.delattr(os, "pidfd_open")
             worker, _ = await started(spec)
             assert parent_of(worker).pid == os.getpid()
@@ -264,8 +264,8 @@ def test_a_system_without_pidfds_starts_guests_as_any_other(tmp_path, caplog, mo
 
 def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
     async def serve():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            spec = warm_spec(tmp_path, warmth)
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed)
             first, _ = await started(spec)
             server = parent_of(first)
             for _ in range(5):
@@ -282,8 +282,8 @@ def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
 
 def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_path):
     async def serve():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            spec = dataclasses.replace(warm_spec(tmp_path, warmth), python=tmp_path / "python")
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            spec = dataclasses.replace(warm_spec(tmp_path, prewarmed), python=tmp_path / "python")
             worker, _ = guest(spec)
             with pytest.raises(GuestDiedError, match=r"cannot start 'm_0_0': .*No such file"):
                 await worker.start()
@@ -303,8 +303,8 @@ def test_a_fork_server_that_names_a_process_not_its_own_is_ended(tmp_path, caplo
     """
 
     async def serve():
-        with borrowed(ForkServers(), "slow_to_import") as warmth:
-            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+            worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
             assert parent_of(worker).pid == os.getpid()
             await worker.kill()
 
@@ -328,8 +328,8 @@ def test_a_fork_that_the_system_refuses_is_not_needed(tmp_path, caplog):
     """
 
     async def serve():
-        with borrowed(ForkServers(), "slow_to_import") as warmth:
-            worker, _ = await started(warm_spec(tmp_path, warmth, modules=module))
+        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+            worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
             assert parent_of(worker).pid == os.getpid()
             await worker.kill()
 
@@ -343,8 +343,8 @@ def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog)
     refusal = "import sys\nif '--fork-server' in sys.argv: sys.exit('what is --fork-server?')\n"
 
     async def serve():
-        with borrowed(ForkServers(), "numpy") as warmth:
-            spec = warm_spec(tmp_path, warmth)
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed)
             own.write_text(refusal + spec.stub.read_text())
             worker, _ = await started(dataclasses.replace(spec, stub=own))
             await worker.kill()
@@ -361,11 +361,11 @@ def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tm
     environment = numpy_environment(tmp_path_factory, version, python)
 
     async def serve():
-        with borrowed(ForkServers(), "numpy", "asyncio") as warmth:
+        with borrowed(ForkServerPool(), "numpy", "asyncio") as prewarmed:
             spec = launch_spec(tmp_path, IDENTITY)
             environ = {**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning:naiad_stub.forkserver"}
             python = environment / "bin" / "python"
-            spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=warmth, start_timeout=60)
+            spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=prewarmed, start_timeout=60)
             guests = [await started(spec) for _ in range(2)]
             for worker, owner in guests:
                 assert worker.python.startswith(".".join(map(str, version)))

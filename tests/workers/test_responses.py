@@ -12,7 +12,7 @@ from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.exchange import Interface, read_responses
+from naiad.workers.exchange import ModelInterface, read_responses
 from naiad_stub import layout, wire
 from naiad_stub.layout import Place
 
@@ -29,7 +29,9 @@ def memory():
 
 @pytest.fixture
 def interface():
-    return Interface(RequestPlan(model_name="m", model_version=3, input_names=("IN",), output_names=("OUT", "MORE")))
+    return ModelInterface(
+        RequestPlan(model_name="m", model_version=3, input_names=("IN",), output_names=("OUT", "MORE"))
+    )
 
 
 def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int | None = None) -> bytes:
@@ -60,22 +62,22 @@ def only(payload: bytes, interface, memory):
 
 
 def test_small_outputs_are_copied_and_their_block_is_free_at_once(memory, interface):
-    memory.returned.clear()
+    memory.released.clear()
     answer = only(message(entry([fp32(2), fp32(1, offset=64, position=1)], block=4096)), interface, memory)
     assert [(o.name, o.datatype, o.shape, bytes(o.data)) for o in answer.response.outputs] == [
         ("OUT", Datatype.FP32, (2,), bytes(range(8))),
         ("MORE", Datatype.FP32, (1,), bytes(range(64, 68))),
     ]
-    assert (answer.key, answer.final, list(memory.returned), memory.lent) == (1, True, [4096], 0)
+    assert (answer.key, answer.final, list(memory.released), memory.borrowed_count) == (1, True, [4096], 0)
     assert (answer.response.model_name, answer.response.model_version) == ("m", 3)
 
 
 def test_outputs_up_to_the_limit_are_the_responses_own(memory, interface):
-    memory.returned.clear()
+    memory.released.clear()
     half = COPY_LIMIT // 8
     written = bytes(memory.outputs[: 8 * half])
     answer = only(message(entry([fp32(half), fp32(half, offset=4 * half, position=1)], block=0)), interface, memory)
-    assert (list(memory.returned), memory.lent) == ([0], 0)
+    assert (list(memory.released), memory.borrowed_count) == ([0], 0)
     memory.outputs[: 8 * half] = bytes(8 * half)  # by the next response
     first, second = [bytes(output.data) for output in answer.response.outputs]
     memory.outputs[: 8 * half] = written
@@ -83,19 +85,19 @@ def test_outputs_up_to_the_limit_are_the_responses_own(memory, interface):
 
 
 def test_outputs_of_few_bytes_come_in_the_message(memory, interface):
-    memory.returned.clear()
+    memory.released.clear()
     inline = bytes(range(8)) + bytes(56) + b"more"
     places = [fp32(2), fp32(0, offset=64, position=1), fp32(1, offset=64, position=1)]
     both = message(entry(places, inline=inline), entry([fp32(1)], key=2, inline=b"next"))
     first, second = read_responses(both, interface, memory).answers
     assert [bytes(output.data) for output in first.response.outputs] == [bytes(range(8)), b"", b"more"]
     assert [bytes(output.data) for output in second.response.outputs] == [b"next"]
-    assert (list(memory.returned), memory.lent) == ([], 0)
+    assert (list(memory.released), memory.borrowed_count) == ([], 0)
 
 
 def test_large_outputs_are_lent_until_the_last_reference_goes(memory, interface):
     """Whoever holds a slice, a layer's write buffer say, keeps the block from being used again."""
-    memory.returned.clear()
+    memory.released.clear()
     half = COPY_LIMIT // 4
     answer = only(message(entry([fp32(half), fp32(half, offset=4 * half, position=1)], block=0)), interface, memory)
     first, second = [output.data for output in answer.response.outputs]
@@ -103,11 +105,11 @@ def test_large_outputs_are_lent_until_the_last_reference_goes(memory, interface)
     piece = memoryview(first)[10:20]
     del first, second
     gc.collect()
-    assert (memory.lent, list(memory.returned)) == (1, [])
+    assert (memory.borrowed_count, list(memory.released)) == (1, [])
     assert bytes(piece) == bytes(range(10, 20))
     del piece
     gc.collect()
-    assert (memory.lent, list(memory.returned)) == (0, [0])
+    assert (memory.borrowed_count, list(memory.released)) == (0, [0])
 
 
 def test_lent_bytes_outlive_the_instance(interface):
@@ -119,13 +121,13 @@ def test_lent_bytes_outlive_the_instance(interface):
 
 
 def test_blocks_of_refused_messages_come_back(memory, interface):
-    memory.returned.clear()
+    memory.released.clear()
     good = entry([fp32(COPY_LIMIT)], block=8192)
     with pytest.raises(ProtocolError) as caught:
         read_responses(message(good, b"nonsense"), interface, memory)
     del caught
     gc.collect()
-    assert (memory.lent, list(memory.returned)) == (0, [8192])
+    assert (memory.borrowed_count, list(memory.released)) == (0, [8192])
 
 
 def test_errors_and_final_marks_come_without_outputs(memory, interface):
@@ -208,7 +210,7 @@ def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(entries, count,
         payload = message(*entries, count=count)
         if data.draw(st.booleans()):
             payload = payload[: data.draw(st.integers(0, len(payload)))]
-        interface = Interface(
+        interface = ModelInterface(
             RequestPlan(model_name="m", model_version=1, input_names=("IN",), output_names=("OUT", "MORE"))
         )
         try:

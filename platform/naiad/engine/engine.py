@@ -279,7 +279,7 @@ class Engine:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
-        """Where the body of a request may be read to. See `EngineDoor.land`."""
+        """Where the body of a request may be read to. See `EngineDoor.reserve_input`."""
         return self._registry.find(name, version).reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:

@@ -1,1 +1,1 @@
-"""The host's side of the shared segments: who holds which bytes."""
+"""The host's half of the shared segments: which parts are in use, and until when."""

@@ -1,9 +1,11 @@
-"""The two segments of one instance as the host sees them: inputs it allocates, outputs it reads and hands back.
+"""The two shared segments of one instance: inputs, which the host allocates, and outputs, which the guest allocates.
 
-Outputs leave in one of two ways. Small ones are copied, so their block is free at once. Large ones are lent: the
-response refers to the segment itself and the block is free when the last reference to those bytes goes, however many
-layers hold them until then (a transport's write buffer, gRPC's C core). A lost reference therefore cannot leak a block,
-and nobody has to say "I am done".
+Outputs leave the output segment in one of two ways. Small ones are copied, so their block is free at once. Large ones
+are **borrowed**: the response refers to the segment itself, and the block is released when the last reference to those
+bytes is gone (`memory.tracking`). Released blocks are listed in `released` and sent to the guest with one of the next
+messages.
+
+Inputs are copied into blocks that `allocate_input` finds, or are there already (`memory.reservations`).
 """
 
 from __future__ import annotations
@@ -16,26 +18,27 @@ from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.errors import OutOfMemoryError
-from naiad.memory.landing import Landings
-from naiad.memory.watched import Bytes, watch
+from naiad.memory.reservations import InputReservations
+from naiad.memory.tracking import Bytes, track
 
 COPY_LIMIT = 128 << 10
-"""Outputs up to this many bytes are copied, which is cheaper than lending them: their block is warm when the next
-response goes there. At 256 KiB it costs as much, above that more."""
+"""Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
+cache when the next response is written there. At 256 KiB copying costs as much, above that more."""
 
 
 class InstanceMemory:
-    """Owns both segments of an instance; a context for as long as its process may live.
+    """Owns both segments of an instance, for as long as its process may live.
 
     Attributes:
-        input_descriptor: memfd to pass to the guest; closed by `drop_descriptors`.
-        output_descriptor: Likewise.
+        input_descriptor: memfd of the input segment, for the guest; closed by `close_descriptors`.
+        output_descriptor: memfd of the output segment, for the guest; closed by `close_descriptors`.
         inputs: The input segment.
-        landings: Parts of it that requests are read into.
+        reservations: Parts of it that request bodies are read into.
         outputs: The output segment as bytes.
-        returned: Offsets of output blocks nobody refers to any more, to be told to the guest. Appended to by whichever
-            thread drops the last reference.
-        is_release_due: Whether a large block is among them, which the guest should use again before it touches others.
+        released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
+            the last reference.
+        has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
+            before it touches others.
     """
 
     def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -51,16 +54,16 @@ class InstanceMemory:
             self.inputs = Segment(self.input_descriptor, input_size)
             self._outputs = Segment(self.output_descriptor, output_size)
         except OSError as error:
-            self.drop_descriptors()
+            self.close_descriptors()
             raise OutOfMemoryError(
                 f"cannot create shared memory for '{name}': {error}. Check the limits on address space (ulimit -v) "
                 "and file size (ulimit -f)"
             ) from error
-        self.landings = Landings(self.inputs)
+        self.reservations = InputReservations(self.inputs)
         self.outputs = self._outputs.view
-        self.returned: deque[int] = deque()
-        self.is_release_due = False
-        self._lent: dict[int, weakref.ref[Bytes]] = {}
+        self.released: deque[int] = deque()
+        self.has_large_released = False
+        self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
 
     @property
     def output_capacity(self) -> int:
@@ -70,69 +73,69 @@ class InstanceMemory:
     @property
     def input_byte_size(self) -> int:
         """Bytes of blocks of the input segment that are in use."""
-        self.landings.free_dropped()
+        self.reservations.free_dropped()
         return self.inputs.in_use
 
     @property
-    def lent(self) -> int:
-        """How many output blocks are referred to by somebody."""
-        return len(self._lent)
+    def borrowed_count(self) -> int:
+        """Number of output blocks that responses refer to."""
+        return len(self._borrowed)
 
-    def drop_descriptors(self) -> None:
-        """Close the descriptors once the guest has its own."""
+    def close_descriptors(self) -> None:
+        """Close the descriptors, once the guest has its own."""
         for descriptor in (self.input_descriptor, self.output_descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
         self.input_descriptor = self.output_descriptor = -1
 
-    def room_for(self, size: int) -> tuple[int, memoryview] | None:
-        """Room for *size* bytes that the guest is to have: inputs of a batch, or results of a call.
+    def allocate_input(self, size: int) -> tuple[int, memoryview] | None:
+        """Memory for *size* bytes on their way to the guest: the inputs of a batch, or the results of a call.
 
         Returns:
-            A block and the input segment; for few bytes, which travel in the message (INLINE_LIMIT), -1 - *size* and
-            memory of their own. None where they do not fit into the free part of the segment.
+            A block and the input segment. For up to INLINE_LIMIT bytes, which travel in the message, -1 - *size* and
+            memory of their own. None if they do not fit into the free part of the segment.
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))
-        if self.landings.dropped:
-            self.landings.free_dropped()
+        if self.reservations.dropped:
+            self.reservations.free_dropped()
         block = self.inputs.allocate(size)
         return None if block < 0 else (block, self.inputs.view)
 
-    def full(self, problem: str) -> OutOfMemoryError:
-        """The error for what has no room in the input segment, as *problem* says."""
+    def full_error(self, problem: str) -> OutOfMemoryError:
+        """The error for what does not fit into the input segment, which *problem* names."""
         return OutOfMemoryError(f"{problem} ({self.inputs.in_use} of {self.inputs.capacity} bytes in use)")
 
-    def release(self, block: int) -> None:
-        """Take an input block back that the guest refers to no more."""
-        if block in self.landings.sent:
-            del self.landings.sent[block]  # the request may refer to it still
+    def release_input(self, block: int) -> None:
+        """Free an input block that the guest no longer refers to."""
+        if block in self.reservations.sent:
+            del self.reservations.sent[block]  # the request may still refer to it
         else:
             self.inputs.release(block)
 
     def trim(self) -> None:
-        """Give free pages of the input segment back to the system."""
-        self.landings.free_dropped()
+        """Return free pages of the input segment to the system."""
+        self.reservations.free_dropped()
         self.inputs.trim()
 
-    def lend(self, block: int, start: int, end: int) -> memoryview:
-        """Bytes *start* to *end* of the output segment, whose *block* comes back when they are referred to no more.
+    def borrow(self, block: int, start: int, end: int) -> memoryview:
+        """Bytes *start* to *end* of the output segment; *block* is released when the last reference to them is gone.
 
-        Both must have been checked against the segment's size.
+        All three must have been checked against the segment's size.
         """
 
-        def give_back(_: object) -> None:
-            self._lent.pop(block, None)
-            self.returned.append(block)
-            self.is_release_due = True
+        def on_dropped(_: object) -> None:
+            self._borrowed.pop(block, None)
+            self.released.append(block)
+            self.has_large_released = True
 
-        view, self._lent[block] = watch(self.outputs, start, end - start, give_back)
+        view, self._borrowed[block] = track(self.outputs, start, end - start, on_dropped)
         return view
 
     def close(self) -> None:
-        """Unmap; parts that are still lent stay valid until they are dropped."""
-        self.drop_descriptors()
-        self.landings.close()
+        """Unmap; parts that responses refer to stay valid until they are dropped."""
+        self.close_descriptors()
+        self.reservations.close()
         self.inputs.close()
         self.outputs = memoryview(b"")
         self._outputs.close()

@@ -28,7 +28,7 @@ ConfigSource = str | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ModelSource:
     """Where a model's code is.
 
     Attributes:
@@ -53,7 +53,7 @@ class Source:
 
 def source_of_directory(
     directory: Path, config: ConfigSource, version: int | None, backend_directories: Sequence[Path]
-) -> Source:
+) -> ModelSource:
     """Read the configuration of a model's directory and find its code.
 
     Raises:
@@ -61,7 +61,7 @@ def source_of_directory(
     """
     directory = directory.absolute()
     if not directory.is_dir():
-        raise RepositoryError(f"there is no model in '{directory}': it is not a directory")
+        raise RepositoryError(f"cannot load a model from '{directory}': it is not a directory")
     files = ModelFiles(name=directory.name, repository=directory.parent, directory=directory)
     if config is None:
         message = read_config(files, strict=False)
@@ -79,7 +79,7 @@ def source_of_directory(
         directories=tuple(path.absolute() for path in backend_directories),
         files=RealFiles(),
     )
-    return Source(
+    return ModelSource(
         message=message,
         model_dir=directory,
         version=version,
@@ -88,7 +88,7 @@ def source_of_directory(
     )
 
 
-def source_of_class(model_class: type, config: ConfigSource, name: str, version: int | None) -> Source:
+def source_of_class(model_class: type, config: ConfigSource, name: str, version: int | None) -> ModelSource:
     """The configuration of a class without a directory: what the test says, else nothing but a name.
 
     Raises:
@@ -105,7 +105,7 @@ def source_of_class(model_class: type, config: ConfigSource, name: str, version:
         place = Path(inspect.getfile(model_class)).absolute().parent
     except (OSError, TypeError):  # defined in a notebook
         place = Path.cwd()
-    return Source(message=message, model_dir=place, version=version or 1)
+    return ModelSource(message=message, model_dir=place, version=version or 1)
 
 
 def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Callable[[str], Any]) -> pb.ModelConfig:
@@ -126,7 +126,7 @@ def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Call
     return merge_auto_completed(message, answer.as_dict())
 
 
-def arguments(config: ModelConfig, source: Source) -> dict[str, str]:
+def arguments(config: ModelConfig, source: ModelSource) -> dict[str, str]:
     """What `initialize` gets."""
     instance, kind = instance_names(config)[0]
     return {

@@ -1,7 +1,7 @@
 """The guest's own code at work inside the test: what may be returned and sent, and what is said when it may not.
 
 `naiad_stub.execution` and `naiad_stub.sender` run here as they do in a guest. In place of the socket there is a
-channel that hands their messages to the exchange of the request, and in place of the segment the response itself.
+channel that hands their messages to the run of the request, and in place of the segment the response itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from naiad_stub.sender import HostSenders, InferenceResponseSender
 from naiad_stub.tensor import Tensor
 
 from naiad.errors import Code, ModelError
-from naiad.testing.states import Kept
+from naiad.testing.states import RequestState
 from naiad.testing.values import Request, Response, response_of
 
 _CODES = tuple(Code)
@@ -42,7 +42,7 @@ class AnyName:
         return iter(())
 
 
-class Exchange:
+class RequestRun:
     """One request and what came back so far.
 
     Attributes:
@@ -53,7 +53,11 @@ class Exchange:
     """
 
     def __init__(
-        self, request: Request, make: Callable[[Ticket], InferenceRequest], requested: Any, kept: Kept | None = None
+        self,
+        request: Request,
+        make: Callable[[Ticket], InferenceRequest],
+        requested: Any,
+        kept: RequestState | None = None,
     ) -> None:
         self._kept = kept
         self.request = request
@@ -98,15 +102,15 @@ class GuestBatch(Batch):
 
     Attributes:
         guest: The model's guest.
-        exchanges: The exchanges by key.
+        runs: The runs by key.
     """
 
-    __slots__ = ("exchanges", "guest")
+    __slots__ = ("guest", "runs")
 
-    def __init__(self, number: int, guest: Guest, exchanges: dict[int, Exchange]) -> None:
+    def __init__(self, number: int, guest: Guest, runs: dict[int, RequestRun]) -> None:
         super().__init__(number, -1, None)
         self.guest = guest
-        self.exchanges = exchanges
+        self.runs = runs
 
 
 class Guest:
@@ -131,7 +135,7 @@ class Guest:
     ) -> None:
         self._batches = itertools.count(1)
         self._keys = itertools.count(1)
-        self._exchanges: dict[int, Exchange] = {}
+        self._runs: dict[int, RequestRun] = {}
         self._responses: dict[bytes, Response] = {}
         self._causes: dict[str, BaseException] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,12 +148,12 @@ class Guest:
         )
         self._execution.causes = self._causes
 
-    def run(self, exchanges: Sequence[Exchange]) -> None:
+    def run(self, runs: Sequence[RequestRun]) -> None:
         """Give `execute` the requests, again as long as it wants them again."""
-        waiting = list(exchanges)
+        waiting = list(runs)
         while waiting:
             self._run_once(waiting)
-            waiting = [exchange for exchange in waiting if exchange.wants_again]
+            waiting = [run for run in waiting if run.wants_again]
 
     def close(self) -> None:
         """End the event loop of coroutines, if there is one."""
@@ -171,16 +175,16 @@ class Guest:
         """The model's own exception behind an error."""
         return self._causes.get(error.message)
 
-    def _run_once(self, exchanges: Sequence[Exchange]) -> None:
-        keyed = {next(self._keys): exchange for exchange in exchanges}
+    def _run_once(self, runs: Sequence[RequestRun]) -> None:
+        keyed = {next(self._keys): run for run in runs}
         batch = GuestBatch(next(self._batches), self, keyed)
-        for key, exchange in keyed.items():
-            exchange.wants_again = False
-            ticket = Ticket(key, exchange.requested, batch)
+        for key, run in keyed.items():
+            run.wants_again = False
+            ticket = Ticket(key, run.requested, batch)
             batch.tickets.append(ticket)
-            batch.requests.append(exchange.make(ticket))
+            batch.requests.append(run.make(ticket))
             del ticket
-        self._exchanges.update(keyed)
+        self._runs.update(keyed)
         coroutine = self._execution.begin(batch)
         if coroutine is not None:
             done = asyncio.run_coroutine_threadsafe(self._execution.complete(batch, coroutine), self._event_loop())
@@ -206,23 +210,23 @@ class Guest:
             position += wire.RESPONSE_HEAD.size
             text = payload[position : position + text_size]
             position += text_size
-            self._take(self._exchanges[key], flags, code, text)
+            self._take(self._runs[key], flags, code, text)
             self.senders.credit(key)
             if flags & wire.FINAL:
-                del self._exchanges[key]
+                del self._runs[key]
 
-    def _take(self, exchange: Exchange, flags: int, code: int, text: bytes) -> None:
+    def _take(self, run: RequestRun, flags: int, code: int, text: bytes) -> None:
         final = bool(flags & wire.FINAL)
         if flags & wire.RESCHEDULE:
-            exchange.wants_again = True
+            run.wants_again = True
         elif flags & wire.EMPTY:
-            exchange.take(None, final=final)
+            run.take(None, final=final)
         elif flags & wire.ERROR:
             error = ModelError(text.decode(), code=_CODES[code])
             error.__cause__ = self.cause_of(error)
-            exchange.take(Response({}, error=error), final=final)
+            run.take(Response({}, error=error), final=final)
         else:
-            exchange.take(self._responses.pop(text), final=final)
+            run.take(self._responses.pop(text), final=final)
 
 
 class _Channel:
@@ -282,7 +286,7 @@ class _TestSenders(HostSenders):
         """Whether the test has cancelled the request."""
         batch = handle.batch
         assert isinstance(batch, GuestBatch)
-        state = batch.exchanges[handle.key].request.is_cancelled
+        state = batch.runs[handle.key].request.is_cancelled
         return state() if callable(state) else state
 
     def credit(self, key: int) -> None:
@@ -320,7 +324,7 @@ class BatchSenders(ResponseSenders):
 
 
 def received_request(
-    request: Request, tensors: list[Tensor], requested: Any, parameters: str, kept: Kept | None = None
+    request: Request, tensors: list[Tensor], requested: Any, parameters: str, kept: RequestState | None = None
 ) -> Any:
     """What makes the request that the model sees, from a ticket; with the states as they are by then."""
 

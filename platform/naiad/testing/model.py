@@ -22,7 +22,7 @@ from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
 from naiad.testing.configuration import (
     ConfigSource,
-    Source,
+    ModelSource,
     arguments,
     complete,
     source_of_class,
@@ -30,7 +30,7 @@ from naiad.testing.configuration import (
 )
 from naiad.testing.control import RecordedControl
 from naiad.testing.fakes import Fake, FakeCalls
-from naiad.testing.guest import AnyName, BatchSenders, Exchange, Guest, received_request
+from naiad.testing.guest import AnyName, BatchSenders, Guest, RequestRun, received_request
 from naiad.testing.metrics import RecordedMetrics
 from naiad.testing.modules import ModelModules
 from naiad.testing.states import SequenceStates
@@ -91,7 +91,7 @@ class ModelUnderTest:
         metrics: The model's metrics, as `metrics.value_of("requests_total", language="en")`.
     """
 
-    def __init__(self, source: Source, calls: FakeCalls, timeout: float) -> None:
+    def __init__(self, source: ModelSource, calls: FakeCalls, timeout: float) -> None:
         self.name = source.message.name
         self.instance: Any = None
         self.config: dict[str, Any] = {}
@@ -198,12 +198,12 @@ class ModelUnderTest:
         """
         if self._guest is None:
             raise ValueError(f"'{self.name}' is closed")
-        exchanges = [self._exchange(request) for request in batch]
+        runs = [self._run_of(request) for request in batch]
         with self._at_work():
-            self._guest.run(exchanges)
-        for exchange in exchanges:
-            exchange.wait(self._timeout)
-        return [exchange.responses for exchange in exchanges]
+            self._guest.run(runs)
+        for run in runs:
+            run.wait(self._timeout)
+        return [run.responses for run in runs]
 
     def is_ready(self) -> bool:
         """What the model's own `is_ready` says; True if it has none.
@@ -313,7 +313,7 @@ class ModelUnderTest:
         with runtime.activate(self._runtime), self._modules.entered():
             yield
 
-    def _exchange(self, request: Request) -> Exchange:
+    def _run_of(self, request: Request) -> RequestRun:
         types = {tensor.name: tensor.datatype.numpy for tensor in self._config.inputs}
         tensors = [tensor_of(name, value, types.get(name)) for name, value in request.inputs.items()]
         if self._plan is not None:
@@ -338,11 +338,11 @@ class ModelUnderTest:
         requested: Any = list(request.requested_outputs) or [tensor.name for tensor in self._config.outputs]
         requested = requested or AnyName()
         parameters = json.dumps(dict(request.parameters)) if request.parameters else ""
-        kept = None if self._states is None else self._states.kept_for(request)
+        kept = None if self._states is None else self._states.state_of(request)
         make = received_request(request, tensors, requested, parameters, kept)
         if self._states is not None and isinstance(requested, list):
             requested = [*requested, *self._states.outputs]  # which a model may send without having been asked
-        return Exchange(request, make, requested, kept)
+        return RequestRun(request, make, requested, kept)
 
 
 @contextlib.contextmanager
@@ -357,7 +357,7 @@ def _in_the_servers_words() -> Iterator[None]:
         raise ModelError(text, code=Code.INTERNAL, traceback_text=traceback_text) from error
 
 
-def _folders(source: Source) -> tuple[Path, ...]:
+def _folders(source: ModelSource) -> tuple[Path, ...]:
     """The folders whose modules are the model's."""
     if source.model_file is None:
         return ()

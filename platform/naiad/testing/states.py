@@ -19,7 +19,7 @@ from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, OutputTensor
 from naiad.scheduling.sequences.states import SequenceState
 from naiad.testing.values import Request, Response
 
-__all__ = ["Kept", "SequenceStates"]
+__all__ = ["RequestState", "SequenceStates"]
 
 
 class SequenceStates:
@@ -43,7 +43,7 @@ class SequenceStates:
         self._hidden = frozenset(self.outputs) - {tensor.name for tensor in config.outputs}
         self._decoupled = config.decoupled
 
-    def kept_for(self, request: Request) -> Kept | None:
+    def state_of(self, request: Request) -> RequestState | None:
         """What is kept for a request's sequence; None for a model without states.
 
         Raises:
@@ -68,10 +68,10 @@ class SequenceStates:
             self._sequences.pop(correlation_id, None)
         elif correlation_id:
             self._sequences[correlation_id] = state
-        return Kept(state, request, frozenset(self.outputs), self._hidden, decoupled=self._decoupled)
+        return RequestState(state, request, frozenset(self.outputs), self._hidden, decoupled=self._decoupled)
 
 
-class Kept:
+class RequestState:
     """What is kept for one request."""
 
     def __init__(

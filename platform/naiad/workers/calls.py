@@ -34,7 +34,7 @@ from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, ta
 _CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """One call.
 
     Attributes:
@@ -63,14 +63,14 @@ class _Repeated(NamedTuple):
     layout_key: object
 
 
-class CallReader:
+class CallDecoder:
     """Decodes the calls of one guest."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._repeated: Memo[tuple[int, bytes], _Repeated] = Memo(KEPT)
 
-    def read(self, payload: bytes, memory: InstanceMemory) -> Call:
+    def read(self, payload: bytes, memory: InstanceMemory) -> ModelCall:
         """Decode CALL and take its inputs over.
 
         Raises:
@@ -81,7 +81,7 @@ class CallReader:
         except (struct.error, IndexError, ValueError, wire.WireError) as error:
             raise ProtocolError(f"'{self._name}' sent a malformed call: {error}") from error
 
-    def _read(self, payload: bytes, memory: InstanceMemory) -> Call:
+    def _read(self, payload: bytes, memory: InstanceMemory) -> ModelCall:
         (
             number,
             correlation,
@@ -133,7 +133,7 @@ class CallReader:
             timeout,
             repeated.layout_key,
         )
-        return Call(
+        return ModelCall(
             number,
             request,
             bool(flags & wire.CALL_DECOUPLED),
@@ -193,9 +193,9 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         text = response.error.message.encode("utf-8", "replace")
         return _pack(number, -1, flags | wire.ERROR, _CODE_NUMBERS.get(response.error.code, 0), text, b"")
     layout, offsets, size = _layout_of(response)
-    room = memory.room_for(size)
+    room = memory.allocate_input(size)
     if room is None:
-        raise memory.full(
+        raise memory.full_error(
             f"a response of {size} bytes does not fit into the input segment of the model that called for it"
         )
     block, segment = room

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.protocol.inference import InferResponse, Trace
 from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.calls import Call
-from naiad.workers.exchange import Answer, Batch, Interface
+from naiad.workers.calls import ModelCall
+from naiad.workers.exchange import ExecutingBatch, GuestResponse, ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Worker
 
@@ -25,7 +25,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         ModelError: If the model's code failed.
         GuestDiedError: If the process ended or hung.
     """
-    worker = Worker(spec, _Listener(), Interface(RequestPlan(model_name=spec.name, model_version=0)), NoServices())
+    worker = Worker(spec, _Listener(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices())
     try:
         return await worker.start()
     finally:
@@ -35,7 +35,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
 class _Listener:
     """Logs what the guest prints; nothing else can happen before a model serves."""
 
-    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
     def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002
@@ -46,7 +46,7 @@ class _Listener:
         """Nothing waits."""
         return False
 
-    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
     def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
@@ -64,7 +64,7 @@ class _Listener:
 class NoServices:
     """For guests that have no server to ask: those that complete a configuration."""
 
-    def on_call(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: ModelCall) -> None:
         """Refuse."""
         worker.result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 

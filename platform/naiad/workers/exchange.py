@@ -44,7 +44,7 @@ KeyedRequest: TypeAlias = tuple[int, InferRequest, PackedInputs | None]
 """A request of a batch: its key, itself, and its packed inputs; None where they are still to be packed."""
 
 
-class Interface:
+class ModelInterface:
     """What the exchange with all guests of one loaded version shares.
 
     Attributes:
@@ -63,7 +63,7 @@ class Interface:
         self.layouts: Memo[bytes, TensorLayout] = Memo(KEPT)
 
 
-class Answer(NamedTuple):
+class GuestResponse(NamedTuple):
     """One entry of RESPONSES.
 
     Attributes:
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
     again: bool = False
 
 
-class Batch(NamedTuple):
+class ExecutingBatch(NamedTuple):
     """What was sent to a guest and is not done.
 
     Attributes:
@@ -96,7 +96,7 @@ class Batch(NamedTuple):
 
 
 def write_execute(
-    number: int, batch: Sequence[KeyedRequest], interface: Interface, memory: InstanceMemory
+    number: int, batch: Sequence[KeyedRequest], interface: ModelInterface, memory: InstanceMemory
 ) -> tuple[bytes, int]:
     """Lay the inputs of a batch out, in the input segment or few bytes in the message itself, and describe it.
 
@@ -114,14 +114,14 @@ def write_execute(
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
-    if memory.landings.waiting and len(batch) == 1:
+    if memory.reservations.waiting and len(batch) == 1:
         frames = _write_landed(number, batch[0], layouts[0], memory)
         if frames is not None:
             return frames
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
-    room = memory.room_for(size)
+    room = memory.allocate_input(size)
     if room is None:
-        raise memory.full(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
+        raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
     block, segment = room
     base = max(block, 0)
     requests = b""
@@ -141,7 +141,7 @@ def _write_landed(
 ) -> tuple[bytes, int] | None:
     """Likewise where the inputs lie in the segment already, as the guest will look for them; None where they do not."""
     key, request, _ = keyed
-    landed = memory.landings.take([tensor.data for tensor in request.inputs], layout[1])
+    landed = memory.reservations.claim([tensor.data for tensor in request.inputs], layout[1])
     if landed is None:
         return None
     block, start = landed
@@ -151,15 +151,15 @@ def _write_landed(
 def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:
     payload = wire.EXECUTE_HEAD.pack(number, count, block) + rest
     frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
-    if memory.is_release_due or len(memory.returned) >= _RELEASES_RIDE:  # small blocks go back many at a time
-        frames = pack_returned(memory) + frames
+    if memory.has_large_released or len(memory.released) >= _RELEASES_RIDE:  # small blocks go back many at a time
+        frames = pack_released(memory) + frames
     return frames
 
 
-def pack_returned(memory: InstanceMemory) -> bytes:
+def pack_released(memory: InstanceMemory) -> bytes:
     """A frame that hands read output blocks back to the guest; nothing if there are none."""
-    memory.is_release_due = False
-    returned = memory.returned
+    memory.has_large_released = False
+    returned = memory.released
     offsets = [returned.popleft() for _ in range(len(returned))]
     return pack_message(ReleaseOutputs(offsets)) if offsets else b""
 
@@ -212,10 +212,10 @@ class Responses(NamedTuple):
     kept: bool
     started: int
     ended: int
-    answers: list[Answer]
+    answers: list[GuestResponse]
 
 
-def read_responses(payload: bytes, interface: Interface, memory: InstanceMemory) -> Responses:
+def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMemory) -> Responses:
     """Decode RESPONSES and take the outputs over.
 
     Raises:
@@ -226,7 +226,7 @@ def read_responses(payload: bytes, interface: Interface, memory: InstanceMemory)
         position = wire.RESPONSES_HEAD.size
         answers = []
         for _ in range(count):
-            answer, position = _read_answer(payload, position, interface, memory)
+            answer, position = _read_response(payload, position, interface, memory)
             answers.append(answer)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, wire.WireError) as error:
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
@@ -235,7 +235,9 @@ def read_responses(payload: bytes, interface: Interface, memory: InstanceMemory)
     return Responses(number, bool(flags & wire.DONE), bool(flags & wire.KEPT), started, ended, answers)
 
 
-def _read_answer(payload: bytes, position: int, interface: Interface, memory: InstanceMemory) -> tuple[Answer, int]:
+def _read_response(
+    payload: bytes, position: int, interface: ModelInterface, memory: InstanceMemory
+) -> tuple[GuestResponse, int]:
     key, flags, code, count, text_size, layout_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
     position += wire.RESPONSE_HEAD.size
     text_at = position + 8 * count
@@ -244,12 +246,12 @@ def _read_answer(payload: bytes, position: int, interface: Interface, memory: In
         raise ProtocolError(f"'{interface.model_name}' sent a response that runs past its message")
     final = bool(flags & wire.FINAL)
     if flags & wire.EMPTY:
-        return Answer(key, None, final, bool(flags & wire.RESCHEDULE)), end
+        return GuestResponse(key, None, final, bool(flags & wire.RESCHEDULE)), end
     text = str(payload[text_at : text_at + text_size], "utf-8") if text_size else ""
     name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
         error = ModelError(text, code=CODES[code], is_answer=bool(flags & wire.ANSWERED))
-        return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
+        return GuestResponse(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     parameters = _parameters(text, interface) if text else NO_PARAMETERS
     data = payload[text_at + text_size : end]
     layout = interface.layouts.get(data) or _read_layout(data, interface)
@@ -259,26 +261,26 @@ def _read_answer(payload: bytes, position: int, interface: Interface, memory: In
     else:
         buffers = inline_tensors(payload, end, layout, name)
         end += layout.end
-    if layout.stranger:
+    if layout.unknown_output:
         # CORE src/infer_response.cc, AddOutput
-        text = f"unexpected inference output '{layout.stranger}' for model '{name}'"
+        text = f"unexpected inference output '{layout.unknown_output}' for model '{name}'"
         error = ModelError(text, code=Code.INVALID_ARG)
-        return Answer(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
+        return GuestResponse(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     outputs = [
         OutputTensor(output, datatype, shape, buffer)
         for (output, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
     ]
-    return Answer(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
+    return GuestResponse(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
 
 
-def _parameters(text: str, interface: Interface) -> dict[str, Any]:
+def _parameters(text: str, interface: ModelInterface) -> dict[str, Any]:
     parameters = orjson.loads(text)
     if not isinstance(parameters, dict):
         raise ProtocolError(f"'{interface.model_name}' sent response parameters that are no object")
     return parameters
 
 
-def _read_layout(data: bytes, interface: Interface) -> TensorLayout:
+def _read_layout(data: bytes, interface: ModelInterface) -> TensorLayout:
     """Unpack and check a layout of outputs that was not seen before."""
     places, _ = unpack_layout(data)
     names = [
@@ -286,6 +288,6 @@ def _read_layout(data: bytes, interface: Interface) -> TensorLayout:
         for place in places
     ]
     layout = check_layout(places, names, f"'{interface.model_name}'")
-    layout.stranger = next((name for name in names if name not in interface.plan.output_positions), "")
+    layout.unknown_output = next((name for name in names if name not in interface.plan.output_positions), "")
     interface.layouts[data] = layout
     return layout

@@ -36,7 +36,7 @@ from naiad_stub.messages import (
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.compat import assert_never
-from naiad.workers.launch import Launched, LaunchSpec, start_stub
+from naiad.workers.launch import LaunchedGuest, LaunchSpec, start_stub
 from naiad.workers.output import LineReader
 from naiad.workers.process import PROGRESS_CHECK_SECONDS, ProgressMonitor, describe_exit
 
@@ -103,7 +103,7 @@ class ForkServer:
     def _is_warm(self) -> bool:
         return self._warm.done() and not self._warm.result()
 
-    async def fork(self, memory: InstanceMemory) -> Launched:
+    async def fork(self, memory: InstanceMemory) -> LaunchedGuest:
         """Fork a guest, once everything is imported.
 
         Raises:
@@ -134,7 +134,7 @@ class ForkServer:
             os.close(guest_err)
         host_end.setblocking(False)
         host_side.setblocking(False)
-        return Launched(
+        return LaunchedGuest(
             pid=pid, output=output, channel=host_end, side=host_side, reap=lambda ended: self._reap(pid, ended)
         )
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
-from naiad.workers.launch import Launched, LaunchSpec, launch
+from naiad.workers.launch import LaunchedGuest, LaunchSpec, launch
 from naiad.workers.output import LineReader
 from naiad.workers.process import describe_exit
 
@@ -27,16 +27,16 @@ class GuestProcess:
     Attributes:
         pid: Its process id, 0 before `spawn`.
         exited: Its status, once it is gone.
-        verdict: Why we killed it; empty if we did not.
+        kill_reason: Why we killed it; empty if we did not.
     """
 
     def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
         self.pid = 0
         self.exited: asyncio.Future[int] = loop.create_future()
-        self.verdict = ""
+        self.kill_reason = ""
         self._spec = spec
         self._loop = loop
-        self._launched: Launched | None = None
+        self._launched: LaunchedGuest | None = None
         self._is_reaped = False  # its number may be another's from then on
         self._lines: list[LineReader] = []
         self._pidfd = -1
@@ -81,11 +81,11 @@ class GuestProcess:
         for lines in self._lines:
             lines.close()
 
-    def obituary(self, when: str = "") -> GuestDiedError:
+    def exit_report(self, when: str = "") -> GuestDiedError:
         """What to tell those who needed it."""
         status = self.exited.result() if self.exited.done() else None
         self.close()
-        end = f"pid {self.pid} was killed: {self.verdict}" if self.verdict else describe_exit(self.pid, status)
+        end = f"pid {self.pid} was killed: {self.kill_reason}" if self.kill_reason else describe_exit(self.pid, status)
         when = f" {when}" if when else ""
         return self.unhealthy(f"{end}{when}.", status)
 
@@ -124,6 +124,6 @@ class GuestProcess:
 
     def _ended(self, status: int, reason: str) -> None:
         assert self._gone is not None
-        self.verdict = self.verdict or reason
+        self.kill_reason = self.kill_reason or reason
         if not self.exited.done():
             self._gone(status)

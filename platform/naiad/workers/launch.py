@@ -14,17 +14,17 @@ from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
 
 
-class Lease(Protocol):
+class EnvironmentLease(Protocol):
     """What keeps an environment where it is while guests may be started in it."""
 
     def release(self) -> None:
         """It is needed no longer."""
 
 
-class Prewarm(Protocol):
+class GuestForker(Protocol):
     """Where guests come from whose imports are done already."""
 
-    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> Launched | None:
+    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
         """Start the guest from a process like it; None where it has to be started as any other."""
 
     def release(self) -> None:
@@ -59,12 +59,12 @@ class LaunchSpec:
     start_timeout: float = 30.0
     at_terminal: bool = False
     busy_poll_us: int = 0
-    lease: Lease | None = field(default=None, compare=False, repr=False)
-    prewarm: Prewarm | None = field(default=None, compare=False, repr=False)
+    lease: EnvironmentLease | None = field(default=None, compare=False, repr=False)
+    prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchedGuest:
     """A guest that was started.
 
     Attributes:
@@ -83,7 +83,7 @@ class Launched:
     reap: Callable[[Callable[[int, str], None]], None]
 
 
-async def launch(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
+async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     """Start the guest, in whichever way *spec* asks for.
 
     Raises:
@@ -96,7 +96,7 @@ async def launch(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
     return _spawn(spec, memory)
 
 
-def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
+def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     """Start an interpreter.
 
     Must be called on a thread that lives as long as the guest: the kernel ends a guest with the *thread* that started
@@ -125,7 +125,7 @@ def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> Launched:
     host_end.setblocking(False)
     host_side.setblocking(False)
     pipes = (("stdout", process.stdout), ("stderr", process.stderr))
-    return Launched(
+    return LaunchedGuest(
         pid=process.pid,
         output=tuple((name, pipe) for name, pipe in pipes if pipe is not None),
         channel=host_end,

@@ -1,4 +1,4 @@
-"""What a guest prints, line by line: logged as it comes, the last lines of stderr kept for the obituary."""
+"""What a guest prints, line by line: logged as it comes, the last lines of stderr kept for the exit_report."""
 
 from __future__ import annotations
 

@@ -14,28 +14,28 @@ from pathlib import Path
 from naiad.errors import GuestDiedError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.forkserver import CannotForkError, ForkServer
-from naiad.workers.launch import Launched, LaunchSpec
+from naiad.workers.launch import LaunchedGuest, LaunchSpec
 
 logger = logging.getLogger("naiad.workers")
 
 _Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
-class ForkServers:
+class ForkServerPool:
     """All fork servers of a host, and who needs which."""
 
     def __init__(self) -> None:
         self._servers: dict[_Key, ForkServer] = {}
-        self._borrowers: dict[_Key, set[Warmth]] = {}
+        self._borrowers: dict[_Key, set[PrewarmedGuests]] = {}
 
     def __repr__(self) -> str:
-        return f"<ForkServers {list(self._servers.values())}>"
+        return f"<ForkServerPool {list(self._servers.values())}>"
 
-    def borrow(self, modules: Sequence[str]) -> Warmth:
+    def guests_with(self, modules: Sequence[str]) -> PrewarmedGuests:
         """What forks the guests of one version of a model; to be released with it."""
-        return Warmth(self, tuple(modules))
+        return PrewarmedGuests(self, tuple(modules))
 
-    def server_for(self, borrower: Warmth, spec: LaunchSpec) -> ForkServer:
+    def server_for(self, borrower: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
         """The fork server for guests as *spec* says, started if need be.
 
         Raises:
@@ -48,7 +48,7 @@ class ForkServers:
         self._borrowers.setdefault(key, set()).add(borrower)
         return server
 
-    def give_back(self, borrower: Warmth) -> None:
+    def give_back(self, borrower: PrewarmedGuests) -> None:
         """End the fork servers that nobody but *borrower* needed."""
         for key, borrowers in list(self._borrowers.items()):
             borrowers.discard(borrower)
@@ -57,21 +57,21 @@ class ForkServers:
                 self._servers.pop(key).close()
 
 
-class Warmth:
+class PrewarmedGuests:
     """The part of one version of a model in fork servers.
 
     Attributes:
         modules: What is imported before its guests are forked.
     """
 
-    def __init__(self, owner: ForkServers, modules: tuple[str, ...]) -> None:
+    def __init__(self, owner: ForkServerPool, modules: tuple[str, ...]) -> None:
         self.modules = modules
         self._owner = owner
 
     def __repr__(self) -> str:
-        return f"<Warmth {', '.join(self.modules)}>"
+        return f"<PrewarmedGuests {', '.join(self.modules)}>"
 
-    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> Launched | None:
+    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
         """Fork the guest; None, and a line of the log, where it has to be started as any other."""
         try:
             if not _can_watch_strangers():

@@ -21,7 +21,7 @@ logger = logging.getLogger("naiad.workers")
 PATIENCE_SECONDS = 5.0
 
 
-class ReadinessQuestions:
+class ReadinessProbe:
     """The questions to one guest. Everything runs on the event loop's thread."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -32,7 +32,7 @@ class ReadinessQuestions:
         self._answer: asyncio.Future[str | None] | None = None
         self._is_open = True
 
-    def kept_if(self, is_wanted: bool) -> ReadinessQuestions | None:  # noqa: FBT001 - its only argument
+    def kept_if(self, is_wanted: bool) -> ReadinessProbe | None:  # noqa: FBT001 - its only argument
         """This, if the model answers such questions; else None, and the socket is closed."""
         if is_wanted:
             return self

@@ -17,7 +17,7 @@ from naiad.workers.launch import LaunchSpec
 from naiad.workers.process import PROGRESS_CHECK_SECONDS, ProgressMonitor
 
 
-class Startup:
+class GuestStartup:
     """One start.
 
     Attributes:
@@ -88,7 +88,7 @@ class Startup:
                 if answer or not exited.done():
                     return answer
             if exited.done():
-                raise self._process.obituary("while it started")
+                raise self._process.exit_report("while it started")
             if self._progress.is_stalled(self._loop.time()):
                 raise self._process.unhealthy(
                     f"it made no progress for {self._spec.start_timeout:g} s while it started (stub-timeout-seconds) "

@@ -27,16 +27,16 @@ class TensorLayout:
     Attributes:
         entries: Name, datatype, shape, start and end within its block of each tensor.
         end: Where the last of them ends.
-        stranger: Name of an output that is not configured, empty if there is none.
+        unknown_output: Name of an output that is not configured, empty if there is none.
         as_result: How they are packed for a model that called for them, once that was worked out.
     """
 
-    __slots__ = ("as_result", "end", "entries", "stranger")
+    __slots__ = ("as_result", "end", "entries", "unknown_output")
 
     def __init__(self, entries: list[tuple[str, Datatype, tuple[int, ...], int, int]], end: int) -> None:
         self.entries = entries
         self.end = end
-        self.stranger = ""
+        self.unknown_output = ""
         self.as_result: tuple[bytes, list[int], int] | None = None
 
 
@@ -86,9 +86,9 @@ def take_over(
         data: Buffer = bytes(memory.outputs[block : block + layout.end])
         if len(layout.entries) > 1 and layout.end > _SLICED:
             data = memoryview(data)
-        memory.returned.append(block)
+        memory.released.append(block)
     else:
-        data = memory.lend(block, block, block + layout.end)
+        data = memory.borrow(block, block, block + layout.end)
     return [data[start:end] for _, _, _, start, end in layout.entries]
 
 
@@ -113,5 +113,5 @@ def _take_apart(blocks: Sequence[int], layout: TensorLayout, memory: InstanceMem
         block = next(remaining) if size else 0
         if block + size > len(memory.outputs):
             raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
-        buffers.append(memory.lend(block, block, block + size) if size else b"")
+        buffers.append(memory.borrow(block, block, block + size) if size else b"")
     return buffers

@@ -42,26 +42,26 @@ from naiad_stub.messages import (
 from naiad.errors import GuestDiedError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferResponse, Trace
-from naiad.workers.calls import Call, CallReader
+from naiad.workers.calls import CallDecoder, ModelCall
 from naiad.workers.channel import Channel
 from naiad.workers.compat import assert_never
 from naiad.workers.exchange import (
     CODES,
-    Answer,
-    Batch,
-    Interface,
+    ExecutingBatch,
+    GuestResponse,
     KeyedRequest,
+    ModelInterface,
     Responses,
-    pack_returned,
+    pack_released,
     read_responses,
     write_execute,
 )
 from naiad.workers.guest import GuestProcess
 from naiad.workers.launch import LaunchSpec
-from naiad.workers.pulse import pulse_of
-from naiad.workers.readiness import ReadinessQuestions
-from naiad.workers.results import Results
-from naiad.workers.startup import Startup
+from naiad.workers.loop_poller import loop_poller_of
+from naiad.workers.readiness import ReadinessProbe
+from naiad.workers.result_queue import ResultQueue
+from naiad.workers.startup import GuestStartup
 
 logger = logging.getLogger("naiad.workers")
 
@@ -74,7 +74,7 @@ _RETURNED_LIMIT = 64  # output blocks waiting to be told to the guest before a m
 class WorkerOwner(Protocol):
     """Who a worker reports to. Called on the event loop's thread."""
 
-    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
         """A response (or final mark) to one request arrived; execute ran from *started* to *ended* (monotonic ns)."""
 
     def trace_of(self, key: int) -> Trace | None:
@@ -83,7 +83,7 @@ class WorkerOwner(Protocol):
     def is_refill_urgent(self, took_ns: int) -> bool:
         """Whether `on_batch_done` comes before the answers of a batch that took so long: it brings the next work."""
 
-    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
 
     def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
@@ -99,7 +99,7 @@ class WorkerOwner(Protocol):
 class GuestServices(Protocol):
     """What a model may want of the server it runs in. Called on the event loop's thread."""
 
-    def on_call(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: ModelCall) -> None:
         """The model calls another; answered through `Worker.result`."""
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
@@ -133,28 +133,30 @@ class Worker:
         readiness: Asks its model whether it is ready; None if that does not define `is_ready`.
     """
 
-    def __init__(self, spec: LaunchSpec, owner: WorkerOwner, interface: Interface, services: GuestServices) -> None:
+    def __init__(
+        self, spec: LaunchSpec, owner: WorkerOwner, interface: ModelInterface, services: GuestServices
+    ) -> None:
         self.spec = spec
         self.python = ""
         self.memory = InstanceMemory(spec.name)
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, ExecutingBatch] = {}
         self.open: set[int] = set()
-        self.readiness: ReadinessQuestions | None = None
+        self.readiness: ReadinessProbe | None = None
         self._owner = owner
         self._services = services
         self._interface = interface
         self._loop = asyncio.get_running_loop()
         self._process = GuestProcess(spec, self._loop)
-        self._beat = pulse_of(self._loop, spec.busy_poll_us).beat
+        self._beat = loop_poller_of(self._loop, spec.busy_poll_us).beat
         self._channel: Channel | None = None
         self._number = 0
-        self._startup: Startup | None = None
+        self._startup: GuestStartup | None = None
         self._is_stopping = False
         self._last_sent = 0  # the batch that was the last message sent
         self._is_gone = False
         self._is_wanted = False  # the guest waits for room in its output segment
-        self._calls = CallReader(spec.name)
-        self._results = Results(self.memory, self._send)
+        self._calls = CallDecoder(spec.name)
+        self._results = ResultQueue(self.memory, self._send)
 
     @property
     def is_starting(self) -> bool:
@@ -185,7 +187,7 @@ class Worker:
             ModelError: If the model's code failed; with the guest's traceback.
             GuestDiedError: If the process ended or made no progress for the time the specification allows.
         """
-        self._startup = startup = Startup(self.spec, self._process, self._send)
+        self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
             sock, side = await self._process.spawn(
                 self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._gone
@@ -193,9 +195,9 @@ class Worker:
         except BaseException:
             self.memory.close()
             raise
-        self.memory.drop_descriptors()
+        self.memory.close_descriptors()
         self._channel = Channel(sock, self._loop, self._take, self._channel_ended, self._beat)
-        self.readiness = ReadinessQuestions(side, self.spec.name)
+        self.readiness = ReadinessProbe(side, self.spec.name)
         try:
             answer = await startup.wait()
         except BaseException:
@@ -236,7 +238,7 @@ class Worker:
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         if self._is_gone:  # its last answers are being read; the owner gets this back with its death
-            self.batches[number] = Batch([key for key, _, _ in batch], -1, 0, size)
+            self.batches[number] = ExecutingBatch([key for key, _, _ in batch], -1, 0, size)
             return number
         data, block = write_execute(number, batch, self._interface, self.memory)
         if self.batches and self._channel is not None:
@@ -245,13 +247,13 @@ class Worker:
             self._send(data)
         self._last_sent = number
         keys = [key for key, _, _ in batch]
-        self.batches[number] = Batch(keys, block, now, size)
+        self.batches[number] = ExecutingBatch(keys, block, now, size)
         self.open.update(keys)
         return number
 
-    def land(self, size: int, ahead: int) -> memoryview | None:
-        """Where the body of a request may be read to that it may be given. See `Landings.land`."""
-        return None if self._is_gone else self.memory.landings.land(size, ahead)
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """Where the body of a request may be read to that it may be given. See `InputReservations.land`."""
+        return None if self._is_gone else self.memory.reservations.reserve(size, ahead)
 
     def cancel(self, keys: Sequence[int]) -> None:
         """Tell the model that nobody waits for these requests any more."""
@@ -274,13 +276,13 @@ class Worker:
         """The trace of a request it works on."""
         return self._owner.trace_of(key) if key in self.open else None
 
-    def ask_standstill(self, number: int) -> None:
+    def query_blocked(self, number: int) -> None:
         """Ask whether only answers to its calls can let the model go on; it tells so as "standstill"."""
         self._send(pack(BlockedQuery(number)))
 
-    def tidy(self, *, idle: bool) -> None:
+    def release_idle_memory(self, *, idle: bool) -> None:
         """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
-        self._tell_returned()
+        self._send_released()
         if idle and not self.batches:
             self.memory.trim()
             self._send(pack(Trim()))
@@ -301,10 +303,10 @@ class Worker:
             else:
                 self._message(kind, payload)
         except (wire.WireError, ProtocolError) as error:
-            self._condemn(f"it broke the protocol: {error}")
+            self._kill_for(f"it broke the protocol: {error}")
         except Exception as error:  # frames behind this one must not be lost with it
             logger.exception("cannot handle a message of '%s' (pid %d)", self.spec.name, self.pid)
-            self._condemn(f"its message could not be handled: {error}")
+            self._kill_for(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
         read = read_responses(payload, self._interface, self.memory)
@@ -315,8 +317,8 @@ class Worker:
             self._pass_on(read)
             if read.done:
                 self._end_batch(read)
-        if len(self.memory.returned) > _RETURNED_LIMIT:
-            self._tell_returned()
+        if len(self.memory.released) > _RETURNED_LIMIT:
+            self._send_released()
 
     def _pass_on(self, read: Responses) -> None:
         for answer in read.answers:
@@ -334,13 +336,13 @@ class Worker:
             if read.kept:
                 self._results.keep(batch.block)
             else:
-                self.memory.release(batch.block)
+                self.memory.release_input(batch.block)
         self._owner.on_batch_done(self, batch, read.started, read.ended)
         self._results.retry()
 
-    def _tell_returned(self) -> None:
-        if self.memory.returned:
-            self._send(pack_returned(self.memory))
+    def _send_released(self) -> None:
+        if self.memory.released:
+            self._send(pack_released(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:
         message = unpack(FROM_GUEST, kind, payload)
@@ -373,9 +375,9 @@ class Worker:
 
     def _want_release(self) -> None:
         """The guest waits for room: tell it as soon as anything comes back."""
-        if self.memory.returned:
+        if self.memory.released:
             self._is_wanted = False
-            self._tell_returned()
+            self._send_released()
         elif not self._process.exited.done():
             self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
 
@@ -391,20 +393,20 @@ class Worker:
         self._process.exited.set_result(status)
         self._services.on_worker_exit(self)
         if self._startup is None and not self._is_stopping:
-            error = self._process.obituary()
+            error = self._process.exit_report()
             self._dispose()
             self._owner.on_exit(self, error)
 
     def _channel_ended(self, reason: str) -> None:
         """A guest without its channel is of no use; its exit, which mostly is under way, tells the owner."""
         if not self._is_stopping:  # `stop` has its own patience
-            self._loop.call_later(_EXIT_SECONDS, self._condemn, reason)
+            self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
 
-    def _condemn(self, reason: str) -> None:
+    def _kill_for(self, reason: str) -> None:
         """Kill the guest for something it did."""
-        if self._is_gone or self._is_stopping or self._process.verdict:
+        if self._is_gone or self._is_stopping or self._process.kill_reason:
             return
-        self._process.verdict = reason
+        self._process.kill_reason = reason
         logger.error("'%s' (pid %d) is killed: %s", self.spec.name, self.pid, reason)
         self._process.kill()
 

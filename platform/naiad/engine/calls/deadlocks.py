@@ -3,7 +3,7 @@
 Instances deadlock when each waits for a call that only the others could answer. There are two kinds of waiting, and
 the host sees one of them by itself:
 
-- **The model's own thread waits for its call** (`Call.is_blocking`). The instance does nothing else until the call is
+- **The model's own thread waits for its call** (`ModelCall.is_blocking`). The instance does nothing else until the call is
   answered. The host knows this from the call itself, so `ModelCalls` looks for a cycle as soon as such a call has to
   wait for an instance, and rejects the call that closes it.
 - **Other threads of the model wait for calls.** The main thread may return at any time, and then the instance takes
@@ -109,7 +109,7 @@ class DeadlockDetector:
         suspects = find_mutually_blocked(self._answerers_of([worker for worker in self._calls if worker.batches]))
         self._asked = {worker: frozenset(self._calls[worker]) for worker in suspects}
         for worker in suspects:
-            worker.ask_standstill(self._round)
+            worker.query_blocked(self._round)
 
     def _end_round(self) -> None:
         """Reject one call if guests were stalled in two rounds with the same calls, and block each other."""

@@ -20,7 +20,7 @@ from naiad.engine.served import ServedVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.scheduling.deadlock import deadlock_cycle
-from naiad.workers.calls import Call
+from naiad.workers.calls import ModelCall
 from naiad.workers.worker import Worker
 
 __all__ = ["ModelCalls"]
@@ -39,7 +39,7 @@ class _PendingCall:
 
     __slots__ = ("_calls", "_response", "call", "is_discarded", "key", "version", "worker")
 
-    def __init__(self, calls: ModelCalls, worker: Worker, call: Call, version: ServedVersion) -> None:
+    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: ServedVersion) -> None:
         self.worker = worker
         self.call = call
         self.version = version
@@ -85,7 +85,7 @@ class ModelCalls:
         self._calls: dict[Worker, dict[int, _PendingCall]] = {}
         self._detector = DeadlockDetector(self._calls)
 
-    def on_call(self, worker: Worker, call: Call) -> None:
+    def on_call(self, worker: Worker, call: ModelCall) -> None:
         """Submit a call; a call that is rejected gets the error as its response."""
         request = call.request
         name = request.model_name
@@ -147,7 +147,7 @@ class ModelCalls:
     def _find_pending(self, worker: Worker, number: int) -> _PendingCall | None:
         return self._calls.get(worker, {}).get(number)
 
-    def _find(self, call: Call) -> ServedVersion:
+    def _find(self, call: ModelCall) -> ServedVersion:
         request = call.request
         version = self._registry.find(request.model_name, request.model_version)
         if not version.is_ready():
@@ -163,7 +163,7 @@ class ModelCalls:
     # -- deadlocks ----------------------------------------------------------------------------------------------
 
     def on_stalled_reply(self, worker: Worker, fields: Mapping[str, str]) -> None:
-        """A guest has replied to `Worker.ask_standstill`."""
+        """A guest has replied to `Worker.query_blocked`."""
         self._detector.on_stalled_reply(worker, fields.get("number", ""), is_stalled=fields.get("is_so") == "1")
 
     def on_ensemble_step_waiting(self) -> None:
@@ -204,7 +204,7 @@ def _traced(worker: Worker, caller: int, request: InferRequest, sink: Sink) -> S
     return sink if trace is None else trace.start_child(request, sink)
 
 
-def _no_response(call: Call) -> InferResponse:
+def _no_response(call: ModelCall) -> InferResponse:
     name = call.request.model_name
     return InferResponse(
         name, -1, error=ModelError(f"Model {name} - Error when running inference: it sent no response")

@@ -39,8 +39,8 @@ from naiad.repository.read import explain_missing_tensors
 from naiad.resolution.decision import Resolution, ResolutionSettings
 from naiad.resolution.resolve import check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
-from naiad.workers.launch import LaunchSpec, Lease
-from naiad.workers.prewarm import ForkServers, Warmth
+from naiad.workers.launch import EnvironmentLease, LaunchSpec
+from naiad.workers.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.workers.worker import GuestServices
 
 logger = logging.getLogger("naiad.engine")
@@ -62,7 +62,7 @@ class GuestEnvironment(Protocol):
         """Its version."""
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> EnvironmentLease | None:
         """What keeps it there."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Loader:
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
         self._environments = environments
-        self._fork_servers = ForkServers()
+        self._fork_servers = ForkServerPool()
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
@@ -142,12 +142,12 @@ class Loader:
                 self._noticed.add(notice)
                 logger.info("%s", notice)
         modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
-        warmth = self._fork_servers.borrow(modules) if modules else None
+        prewarmed = self._fork_servers.guests_with(modules) if modules else None
         try:
-            return await self._start(files, config, resolution, environment, services, warmth)
+            return await self._start(files, config, resolution, environment, services, prewarmed)
         except BaseException:
-            if warmth is not None:
-                warmth.release()
+            if prewarmed is not None:
+                prewarmed.release()
             raise
 
     async def _start(
@@ -157,7 +157,7 @@ class Loader:
         resolution: Resolution,
         environment: GuestEnvironment,
         services: GuestServices,
-        warmth: Warmth | None,
+        prewarmed: PrewarmedGuests | None,
     ) -> ModelVersion:
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
@@ -165,7 +165,7 @@ class Loader:
             message.runtime = resolution.runtime
         if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
             spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
-            spec = replace(spec, prewarm=warmth)
+            spec = replace(spec, prewarm=prewarmed)
             self.launching.set()
             completed = await complete_in_guest(spec)
             message = merge_auto_completed(message, orjson.loads(completed))
@@ -179,7 +179,7 @@ class Loader:
         specs = [
             self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
         ]
-        specs = [spec if spec.at_terminal else replace(spec, prewarm=warmth) for spec in specs]
+        specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
         settings, version = self._settings, resolution.version
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution

@@ -20,7 +20,7 @@ from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadErr
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.exchange import Answer
+from naiad.workers.exchange import GuestResponse
 from naiad.workers.worker import Worker
 
 _FOLDER = "warmup"
@@ -163,7 +163,7 @@ class WarmUp:
                 self._runs.pop(key, None)
         return run.problems
 
-    def on_response(self, answer: Answer) -> None:
+    def on_response(self, answer: GuestResponse) -> None:
         """A guest answered a request that no client sent."""
         run = self._runs.get(answer.key)
         if run is None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from naiad.errors import GuestDiedError, NaiadError
 from naiad.lifecycle.restart import GiveUp, RestartPolicy, RestartTracker
 from naiad.protocol.metadata import InstanceStatus
-from naiad.workers.exchange import Interface
+from naiad.workers.exchange import ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import GuestServices, Worker, WorkerOwner
 
@@ -45,7 +45,7 @@ class Instance:
         self,
         spec: LaunchSpec,
         owner: InstanceOwner,
-        interface: Interface,
+        interface: ModelInterface,
         policy: RestartPolicy,
         services: GuestServices,
     ) -> None:
@@ -93,7 +93,7 @@ class Instance:
             pid=0 if worker is None else worker.pid,
             restarts=dict(self.restarts),
             input_byte_size=0 if worker is None else worker.memory.input_byte_size,
-            lent_outputs=0 if worker is None else worker.memory.lent,
+            lent_outputs=0 if worker is None else worker.memory.borrowed_count,
         )
 
     async def stop(self, timeout: float) -> None:

@@ -30,7 +30,7 @@ from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.response_order import ResponseOrder
 from naiad.scheduling.sequences.batcher import SequenceScheduler
 from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.exchange import Answer, Batch
+from naiad.workers.exchange import ExecutingBatch, GuestResponse
 from naiad.workers.worker import Worker
 
 __all__ = ["RequestTracker", "depth_for"]
@@ -186,7 +186,7 @@ class RequestTracker:
 
     # -- from the guest -----------------------------------------------------------------------------------------
 
-    def on_response(self, worker: Worker, answer: Answer, started: int, ended: int) -> None:
+    def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
         """Pass a response on to the request's sink. See `WorkerOwner.on_response`."""
         pending = self._pending.get(answer.key)
         if pending is None:
@@ -247,7 +247,7 @@ class RequestTracker:
         """
         return took_ns >= _REFILL_NS and self._sequences is None and self._scheduler.waiting_count > 0
 
-    def on_batch_done(self, worker: Worker, batch: Batch, started: int, ended: int) -> None:
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """Give the instance its next work. See `WorkerOwner.on_batch_done`."""
         if not batch.size:  # a warm-up sample
             return

@@ -30,7 +30,7 @@ from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import ModelStatistics
 from naiad.resolution.decision import Resolution
 from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.exchange import Interface
+from naiad.workers.exchange import ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import GuestServices, Worker
 
@@ -98,7 +98,7 @@ class ModelVersion:
         self.trace_of = tracker.trace_of
         specs = tuple(specs)
         self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}
-        interface = Interface(plan)
+        interface = ModelInterface(plan)
         self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
         passive = {name for name, group in instance_groups(config).items() if group.passive}
         self._active = [instance for instance in self.instances if instance.name not in passive]
@@ -189,7 +189,7 @@ class ModelVersion:
         is_idle = not was_busy and not self._was_busy and self._tracker.trims_due > 0
         for instance in self.instances:
             if instance.worker is not None:
-                instance.worker.tidy(idle=is_idle)
+                instance.worker.release_idle_memory(idle=is_idle)
         if is_idle:
             self._tracker.trims_due -= 1
 
@@ -202,7 +202,7 @@ class ModelVersion:
         if self._tracker.is_batching:
             return None
         workers = [instance.worker for instance in self._active if instance.worker is not None]
-        return min(workers, key=_load).land(size, ahead) if workers else None
+        return min(workers, key=_load).reserve_input(size, ahead) if workers else None
 
     # -- requests -----------------------------------------------------------------------------------------------
 

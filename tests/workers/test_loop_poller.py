@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import uvloop
-from naiad.workers import pulse
-from naiad.workers.pulse import Pulse, default_busy_poll_us, pulse_of
+from naiad.workers import loop_poller
+from naiad.workers.loop_poller import LoopPoller, default_busy_poll_us, loop_poller_of
 
 LONG_US = 60_000_000
 
@@ -16,8 +16,8 @@ LONG_US = 60_000_000
 async def _turns_of(beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often the loop gave way to others within 50 of its turns after so many beats."""
     given: list[None] = []
-    monkeypatch.setattr(pulse.os, "sched_yield", lambda: given.append(None))
-    own = Pulse(asyncio.get_running_loop(), limit_us)
+    monkeypatch.setattr(loop_poller.os, "sched_yield", lambda: given.append(None))
+    own = LoopPoller(asyncio.get_running_loop(), limit_us)
     for _ in range(beats):
         own.beat()
     for _ in range(50):
@@ -34,7 +34,7 @@ def test_the_loop_turns_after_close_beats_alone(
 
 def test_the_loop_sleeps_again_when_no_beat_comes() -> None:
     async def wait_for_sleep() -> None:
-        own = Pulse(asyncio.get_running_loop(), 2_000)
+        own = LoopPoller(asyncio.get_running_loop(), 2_000)
         while not own.is_turning:  # at the third beat, unless somebody else has the processor between two
             own.beat()
         while own.is_turning:
@@ -47,9 +47,9 @@ def test_the_loop_sleeps_again_when_no_beat_comes() -> None:
 
 
 def test_guests_of_one_loop_share_its_pulse() -> None:
-    async def two() -> tuple[Pulse, Pulse]:
+    async def two() -> tuple[LoopPoller, LoopPoller]:
         loop = asyncio.get_running_loop()
-        return pulse_of(loop, 400), pulse_of(loop, 400)
+        return loop_poller_of(loop, 400), loop_poller_of(loop, 400)
 
     first, second = uvloop.run(two())
     other, _ = uvloop.run(two())
@@ -82,7 +82,7 @@ def test_sees_quotas_of_processor_time(files: dict[str, str], group: str, tmp_pa
 def test_polls_by_default_only_where_processors_are_to_spare(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
 ) -> None:
-    monkeypatch.setattr(pulse.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    monkeypatch.setattr(loop_poller.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     monkeypatch.setattr(pulse, "is_rationed", lambda *_: rationed)
 
     assert default_busy_poll_us() == expected

@@ -21,7 +21,7 @@ BUSY_POLL_US = 400
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-class Pulse:
+class LoopPoller:
     """Keeps one loop turning.
 
     Attributes:
@@ -61,14 +61,14 @@ class Pulse:
             self.is_turning = False
 
 
-_pulses: WeakKeyDictionary[asyncio.AbstractEventLoop, Pulse] = WeakKeyDictionary()
+_pulses: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()
 
 
-def pulse_of(loop: asyncio.AbstractEventLoop, limit_us: int) -> Pulse:
+def loop_poller_of(loop: asyncio.AbstractEventLoop, limit_us: int) -> LoopPoller:
     """The pulse of *loop*, one for all guests whose channels it watches; made with *limit_us* where there is none."""
     pulse = _pulses.get(loop)
     if pulse is None:
-        pulse = _pulses[loop] = Pulse(loop, limit_us)
+        pulse = _pulses[loop] = LoopPoller(loop, limit_us)
     return pulse
 
 

@@ -1,4 +1,4 @@
-"""Results of a model's calls on their way to it, which wait while its input segment is full."""
+"""ResultQueue of a model's calls on their way to it, which wait while its input segment is full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SMALL_BLOCKS = 1 << 20
 """Bytes of input blocks that a guest may give back only together with others: nothing waits for these alone."""
 
 
-class Results:
-    """Results for one guest, and the input blocks that its model may still refer to."""
+class ResultQueue:
+    """ResultQueue for one guest, and the input blocks that its model may still refer to."""
 
     def __init__(self, memory: InstanceMemory, send: Callable[[bytes], None]) -> None:
         self._memory = memory
@@ -47,7 +47,7 @@ class Results:
             if block not in self._kept:
                 raise ProtocolError(f"it gave back an input block at {block} that it does not hold")
             del self._kept[block]
-            self._memory.release(block)
+            self._memory.release_input(block)
         self.retry()
 
     def retry(self) -> None:
