@@ -75,7 +75,7 @@ def test_sees_quotas_of_processor_time(files: dict[str, str], group: str, tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    assert pulse.is_rationed(tmp_path, PurePosixPath(group)) is is_rationed
+    assert loop_poller.is_rationed(tmp_path, PurePosixPath(group)) is is_rationed
 
 
 @pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])
@@ -83,6 +83,6 @@ def test_polls_by_default_only_where_processors_are_to_spare(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
 ) -> None:
     monkeypatch.setattr(loop_poller.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
-    monkeypatch.setattr(pulse, "is_rationed", lambda *_: rationed)
+    monkeypatch.setattr(loop_poller, "is_rationed", lambda *_: rationed)
 
     assert default_busy_poll_us() == expected
