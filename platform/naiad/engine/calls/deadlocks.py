@@ -3,8 +3,8 @@
 Instances deadlock when each waits for a call that only the others could answer. There are two kinds of waiting, and
 the host sees one of them by itself:
 
-- **The model's own thread waits for its call** (`ModelCall.is_blocking`). The instance does nothing else until the call is
-  answered. The host knows this from the call itself, so `ModelCalls` looks for a cycle as soon as such a call has to
+- **The model's own thread waits for its call** (`ModelCall.is_blocking`). The instance does nothing else until the call
+  is answered. The host knows this from the call itself, so `ModelCalls` looks for a cycle as soon as such a call has to
   wait for an instance, and rejects the call that closes it.
 - **Other threads of the model wait for calls.** The main thread may return at any time, and then the instance takes
   the next request. Only the guest knows whether any of its threads can still run. `DeadlockDetector` therefore asks.
@@ -30,7 +30,7 @@ from typing import Protocol
 from naiad.engine.served import ServedVersion
 from naiad.errors import NaiadError
 from naiad.scheduling.deadlock import deadlock_cycle, find_mutually_blocked
-from naiad.workers.calls import Call
+from naiad.workers.calls import ModelCall
 from naiad.workers.worker import Worker
 
 __all__ = ["ROUND_SECONDS", "CallInFlight", "DeadlockDetector", "reject_deadlocked"]
@@ -48,7 +48,7 @@ class CallInFlight(Protocol):
         version: That version.
     """
 
-    call: Call
+    call: ModelCall
     key: int
     version: ServedVersion
 
