@@ -85,7 +85,7 @@ def _level(number: int) -> int:
     return number
 
 
-KINDS: dict[str, type[bool | int | str]] = {
+TYPES: dict[str, type[bool | int | str]] = {
     **dict.fromkeys(_SWITCHES, bool),
     "log_verbose_level": int,
     "log_format": str,

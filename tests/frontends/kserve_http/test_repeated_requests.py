@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from naiad.errors import MalformedRequestError
 from naiad.frontends.http1.messages import response
 from naiad.frontends.kserve_http.infer_request import parse_infer
+from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser
 from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
-from naiad.frontends.kserve_http.outputs import OutputPlan
-from naiad.frontends.kserve_http.patterns import InferPatterns
+from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 
@@ -20,17 +20,17 @@ INPUT = {"name": "X", "datatype": "UINT8", "shape": [2], "parameters": {"binary_
 REST = f'"inputs":{json.dumps([INPUT])},"outputs":[{{"name":"Y","parameters":{{"binary_data":true}}}}]'
 
 
-def patterns() -> InferPatterns:
-    return InferPatterns("m", -1, 1 << 20)
+def parser() -> InferRequestParser:
+    return InferRequestParser("m", -1, 1 << 20)
 
 
-def read(text: str, data: bytes, by: InferPatterns | None = None):
+def read(text: str, data: bytes, by: InferRequestParser | None = None):
     """A request's facts, and its layout key."""
     given = text.encode()
     length = b"%d" % len(given)
-    request, plan = by.parse(given + data, length) if by else parse_infer(given + data, length, "m", -1, 1 << 20)
+    request, form = by.parse(given + data, length) if by else parse_infer(given + data, length, "m", -1, 1 << 20)
     inputs = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
-    facts = (request.request_id, inputs, list(request.requested_outputs), dict(request.parameters), plan.binary)
+    facts = (request.request_id, inputs, list(request.requested_outputs), dict(request.parameters), form.binary)
     return facts, request.layout_key
 
 
@@ -55,7 +55,7 @@ IDS = [
 
 @pytest.mark.parametrize("form", IDS)
 def test_whatever_came_before_a_request_is_read_as_by_itself(form):
-    known = patterns()
+    known = parser()
     for before in IDS:
         assert read(before % REST, b"ab", known)[0] == read(before % REST, b"ab")[0]
 
@@ -64,7 +64,7 @@ def test_whatever_came_before_a_request_is_read_as_by_itself(form):
 
 @given(st.lists(st.text(max_size=12), min_size=2, max_size=6))
 def test_requests_with_any_ids_are_read_as_by_themselves(ids):
-    known = patterns()
+    known = parser()
     for number, given_id in enumerate(ids):
         text = f'{{"id":{json.dumps(given_id, ensure_ascii=number % 2 == 0)},{REST}}}'
         text = text.encode("utf-8", "replace").decode()
@@ -72,7 +72,7 @@ def test_requests_with_any_ids_are_read_as_by_themselves(ids):
 
 
 def test_requests_that_differ_in_their_id_are_of_one_pattern():
-    known = patterns()
+    known = parser()
 
     found = [read(f'{{"id":"{number}",{REST}}}', b"ab", known)[1] for number in range(3)]
 
@@ -81,7 +81,7 @@ def test_requests_that_differ_in_their_id_are_of_one_pattern():
 
 
 def test_an_id_before_a_request_that_is_known_does_not_make_it_one():
-    known = patterns()
+    known = parser()
     read(f"{{{REST}}}", b"ab", known)
 
     with pytest.raises(MalformedRequestError, match="failed to parse the request JSON buffer"):
@@ -98,19 +98,19 @@ def answer(data: bytes, layout: object, request_id: str = "", **more) -> InferRe
 
 @pytest.mark.parametrize("is_binary", [True, False])
 def test_answers_of_one_layout_are_as_if_each_were_the_first(is_binary):
-    plan, layout = OutputPlan(binary_by_default=is_binary), object()
+    form, layout = ResponseFormat(binary_by_default=is_binary, repeated=RepeatedResponses()), object()
     for given_id in ("", "1", "2", "", 'quo"ted', "\u00fc", "1"):
         for data in (b"abc", b"def"):
             told = answer(data, layout, given_id)
-            body, kind, extra = infer_response(told, plan)
+            body, kind, extra = infer_response(told, form)
 
-            assert b"".join(write_infer(told, plan)) == b"".join(response(200, body, kind, extra))
+            assert b"".join(write_infer(told, form)) == b"".join(response(200, body, kind, extra))
 
 
 def test_an_answer_with_parameters_is_made_anew():
-    plan, layout = OutputPlan(binary_by_default=True), object()
-    write_infer(answer(b"abc", layout, "1"), plan)
+    form, layout = ResponseFormat(binary_by_default=True, repeated=RepeatedResponses()), object()
+    write_infer(answer(b"abc", layout, "1"), form)
 
-    told = b"".join(write_infer(answer(b"abc", layout, "1", parameters={"p": 1}), plan))
+    told = b"".join(write_infer(answer(b"abc", layout, "1", parameters={"p": 1}), form))
 
     assert b'"parameters":{"p":1}' in told

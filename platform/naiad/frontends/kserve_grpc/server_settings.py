@@ -24,9 +24,9 @@ def change_log_settings(request: pb.LogSettingsRequest, log: Log) -> pb.LogSetti
     """
     wanted: dict[str, str | bool | int] = {}
     for name, value in request.settings.items():
-        if name not in log_settings.KINDS:
+        if name not in log_settings.TYPES:
             continue
-        choice, kind = _CHOICES[log_settings.KINDS[name]]
+        choice, kind = _CHOICES[log_settings.TYPES[name]]
         if name != "log_file" and value.WhichOneof("parameter_choice") != choice:
             raise InvalidRequestError(f"expect {kind} for '{name}'")
         wanted[name] = getattr(value, choice)

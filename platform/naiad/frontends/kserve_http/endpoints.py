@@ -1,4 +1,4 @@
-"""What each endpoint answers: the engine's values as HTTP responses."""
+"""The endpoints of KServe v2 and Triton's extensions: each asks the engine and responds with its values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from naiad_stub.memo import Memo
+
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression
 from naiad.frontends.http1.heads import Head, json_length, original_headers, trace_headers
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, error, error_text, json_response, response
+from naiad.frontends.http1.messages import (
+    INTERNAL_ERROR,
+    HttpExchange,
+    HttpRequest,
+    error,
+    error_text,
+    json_response,
+    response,
+)
 from naiad.frontends.kserve_http.documents import (
     index_document,
     metadata_document,
@@ -23,28 +33,30 @@ from naiad.frontends.kserve_http.documents import (
 )
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
+from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser
 from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
-from naiad.frontends.kserve_http.outputs import OutputPlan
-from naiad.frontends.kserve_http.patterns import InferPatterns
+from naiad.frontends.kserve_http.log_and_trace_settings import log_settings_response, trace_settings_response
 from naiad.frontends.kserve_http.request_log import log_request
+from naiad.frontends.kserve_http.response_format import ResponseFormat
 from naiad.frontends.kserve_http.restricted import guarded_endpoints, missing_header
 from naiad.frontends.kserve_http.routes import Endpoint, Route, find_route
-from naiad.frontends.kserve_http.settings import answer_logging, answer_trace
-from naiad.frontends.kserve_http.shared_memory import answer_shared_memory
+from naiad.frontends.kserve_http.shared_memory import shared_memory_response
 from naiad.protocol.inference import Buffer, InferResponse, Sink
 
 logger = logging.getLogger("naiad.http")
 
-_ROUTES_KEPT = 4096
-_PATTERNS_KEPT = 256
+_MAX_ROUTES = 4096
+_MAX_PARSERS = 256
 _GENERATE = (Endpoint.GENERATE, Endpoint.GENERATE_STREAM)
+_OK = 200
+_BAD_REQUEST = 400
 _FORBIDDEN = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 
 
 class Endpoints:
-    """Answers requests by asking the engine."""
+    """Handles each request by the endpoint that its path names."""
 
     def __init__(
         self,
@@ -65,11 +77,11 @@ class Endpoints:
         self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
         self._max_json = max_json
         self._max_body = max_body
-        self._routes: dict[bytes, Route | None] = {}
-        self._patterns: dict[tuple[str, int], InferPatterns] = {}
+        self._routes: Memo[bytes, Route | None] = Memo(_MAX_ROUTES)
+        self._parsers: Memo[tuple[str, int], InferRequestParser] = Memo(_MAX_PARSERS)
         self._generate = GenerateEndpoints(engine, extensions, max_json=max_json)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._answers: dict[Endpoint, Callable[[HttpExchange, Route], Sequence[Buffer]]] = {
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself refers to its tasks only weakly
+        self._responders: dict[Endpoint, Callable[[HttpRequest, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
             Endpoint.LIVE: self._live,
             Endpoint.MODEL_METADATA: self._model_metadata,
@@ -82,8 +94,9 @@ class Endpoints:
             Endpoint.TRACE: self._trace,
             Endpoint.MODEL_TRACE: self._trace,
         }
-
-        self._later_answers: dict[Endpoint, Callable[[HttpExchange, Route], Coroutine[Any, Any, Sequence[Buffer]]]] = {
+        self._async_responders: dict[
+            Endpoint, Callable[[HttpRequest, Route], Coroutine[Any, Any, Sequence[Buffer]]]
+        ] = {
             Endpoint.INDEX: self._index,
             Endpoint.READY: self._ready,
             Endpoint.MODEL_READY: self._model_ready,
@@ -92,7 +105,7 @@ class Endpoints:
         }
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or later."""
+        """Respond to one request, now or later."""
         request = exchange.request
         if self._log.is_verbose:
             log_request(logger, request)
@@ -114,15 +127,15 @@ class Endpoints:
                 self._infer(exchange, route)
             elif route.endpoint in _GENERATE:
                 self._generate.handle(exchange, route)
-            elif route.endpoint in self._later_answers:
-                self._later(exchange, self._later_answers[route.endpoint](exchange, route))
+            elif route.endpoint in self._async_responders:
+                self._respond_later(exchange, self._async_responders[route.endpoint](request, route))
             else:
-                exchange.respond(self._answers[route.endpoint](exchange, route))
+                exchange.respond(self._responders[route.endpoint](request, route))
         except NaiadError as problem:
-            exchange.respond(_refusal(problem))
+            exchange.respond(_error_response(problem))
 
     def reserve_input(self, head: Head) -> memoryview | None:
-        """Where the body of a long request may be read to: to the model that it asks, if it has tensors as bytes."""
+        """Memory of an instance for the body of a long request; None where it contains no tensors in binary."""
         route = self._route(head.path)
         if route is None or route.endpoint is not Endpoint.INFER or b"content-encoding" in head.headers:
             return None
@@ -131,10 +144,9 @@ class Endpoints:
         try:
             return self._engine.reserve_input(route.name, route.version, head.body_size, json_length(head.headers))
         except NaiadError:
-            return None  # which its answer will say
+            return None  # `handle` reports the error once the request is complete
 
     def _handle_unknown_path(self, exchange: HttpExchange) -> None:
-        """Answer a request for a path that is none of KServe's."""
         if self._fallback is None or not self._fallback(exchange):
             if self._log.is_verbose:
                 log_request(logger, exchange.request, _NOT_FOUND)
@@ -144,12 +156,10 @@ class Endpoints:
         try:
             return self._routes[path]
         except KeyError:
-            route = find_route(path.decode("latin-1"))
-            if len(self._routes) < _ROUTES_KEPT:  # else a client that makes up paths would fill the memory
-                self._routes[path] = route
+            route = self._routes[path] = find_route(path.decode("latin-1"))
             return route
 
-    # -- inference ----------------------------------------------------------------------------------------------
+    # -- inference ----------------------------------------------------------------------------------------------------
 
     def _infer(self, exchange: HttpExchange, route: Route) -> None:
         request = exchange.request
@@ -162,97 +172,97 @@ class Endpoints:
         header_length = request.headers.get(b"inference-header-content-length")
         if header_length is not None and header_length.strip() == b"0":
             metadata = self._engine.model_metadata(route.name, route.version)
-            inference, plan = parse_raw(body, metadata, route.version)
+            inference, form = parse_raw(body, metadata, route.version)
         else:
-            inference, plan = self._patterns_of(route).parse(body, header_length)
-            if plan.requested is not None:
+            inference, form = self._parser(route).parse(body, header_length)
+            if form.requested is not None:
                 name, version = route.name, route.version
-                plan.requested.set_model(
+                form.requested.set_model(
                     self._engine.model_metadata(name, version), self._engine.model_config(name, version)
                 )
         if self._forwarder is not None:
             self._forwarder.forward(inference, original_headers(request.headers))
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
-        sink: Sink = InferSink(exchange, plan, response_coding)
+        sink: Sink = InferSink(exchange, form, response_coding)
         if self._tracer.is_on:
             ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(request.headers))
         else:
             ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
 
-    def _patterns_of(self, route: Route) -> InferPatterns:
-        patterns = self._patterns.get((route.name, route.version))
-        if patterns is None:
-            # Models are looked up before this, so that only existing ones get here; versions of them come and go.
-            if len(self._patterns) >= _PATTERNS_KEPT:
-                self._patterns.clear()
-            patterns = InferPatterns(route.name, route.version, self._max_json, self._extensions.regions)
-            self._patterns[route.name, route.version] = patterns
-        return patterns
+    def _parser(self, route: Route) -> InferRequestParser:
+        # The model exists: `is_decoupled` has looked it up. So unknown names cannot evict parsers.
+        parser = self._parsers.get((route.name, route.version))
+        if parser is None:
+            parser = InferRequestParser(route.name, route.version, self._max_json, self._extensions.regions)
+            self._parsers[route.name, route.version] = parser
+        return parser
 
-    # -- the rest -----------------------------------------------------------------------------------------------
+    # -- the other endpoints ------------------------------------------------------------------------------------------
 
-    def _server_metadata(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
+    def _server_metadata(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
         return json_response(server_document(self._engine.server_metadata()))
 
-    def _live(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
-        return _health(self._engine.is_live())
+    def _live(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
+        return _health(is_healthy=self._engine.is_live())
 
-    async def _ready(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
-        return _health(await self._engine.check_server_ready())
+    async def _ready(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
+        return _health(is_healthy=await self._engine.check_server_ready())
 
-    def _model_metadata(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
+    def _model_metadata(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
 
-    async def _model_ready(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
+    async def _model_ready(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         if await self._engine.check_ready(route.name, route.version):
-            return _health(is_well=True)
+            return _health(is_healthy=True)
         raise InvalidRequestError("Model version not ready")
 
-    def _model_config(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
+    def _model_config(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         return json_response(self._engine.model_config(route.name, route.version))
 
-    def _model_stats(self, _: HttpExchange, route: Route) -> Sequence[Buffer]:
+    def _model_stats(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
 
-    async def _index(self, exchange: HttpExchange, _: Route) -> Sequence[Buffer]:
-        body = exchange.request.body
+    async def _index(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:
+        body = request.body
         ready = parse_json(body).get("ready", False) if body else False
         if not isinstance(ready, bool):
             raise InvalidRequestError("Invalid value for 'ready': expected a boolean")
         entries = self._engine.ready_index() if ready else await self._engine.repository_index()
         return json_response(index_document(entries))
 
-    def _named_repository(self, _: HttpExchange, __: Route) -> Sequence[Buffer]:
+    def _named_repository(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError("'repository_name' specification is not supported")
 
-    def _shared_memory(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
-        return answer_shared_memory(exchange, route, self._extensions.regions)
+    def _shared_memory(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        return shared_memory_response(request, route, self._extensions.regions)
 
-    def _logging(self, exchange: HttpExchange, _: Route) -> Sequence[Buffer]:
-        return answer_logging(exchange.request, self._extensions.log)
+    def _logging(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:
+        return log_settings_response(request, self._extensions.log)
 
-    def _trace(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
-        return answer_trace(exchange.request, route.name, self._engine, self._extensions.tracer)
+    def _trace(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        return trace_settings_response(request, route.name, self._engine, self._extensions.tracer)
 
-    async def _load(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
-        await self._engine.load(route.name, _load_parameters(exchange.request.body))
+    async def _load(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        await self._engine.load(route.name, _load_parameters(request.body))
         return response(200, [])
 
-    async def _unload(self, exchange: HttpExchange, route: Route) -> Sequence[Buffer]:
-        body = exchange.request.body
+    async def _unload(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        body = request.body
         parameters = parse_json(body).get("parameters", {}) if body else {}
         dependents = isinstance(parameters, dict) and parameters.get("unload_dependents") is True
         await self._engine.unload(route.name, unload_dependents=dependents)
         return response(200, [])
 
-    def _later(self, exchange: HttpExchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
+    def _respond_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
+        """Respond with the result of a coroutine."""
+
         async def run() -> None:
             try:
                 parts = await work
             except NaiadError as problem:
-                exchange.respond(_refusal(problem))
+                exchange.respond(_error_response(problem))
             except Exception:
                 logger.exception("cannot answer %s %r", exchange.request.method, exchange.request.path)
                 exchange.respond(error_text(500, INTERNAL_ERROR))
@@ -264,7 +274,7 @@ class Endpoints:
         task.add_done_callback(self._tasks.discard)
 
 
-def _refusal(problem: NaiadError) -> list[Buffer]:
+def _error_response(problem: NaiadError) -> list[Buffer]:
     is_coding = isinstance(problem, compression.UnknownCodingError)
     return error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n" if is_coding else b"")
 
@@ -272,18 +282,18 @@ def _refusal(problem: NaiadError) -> list[Buffer]:
 class InferSink:
     """Writes the one response of an inference request to its connection."""
 
-    __slots__ = ("_coding", "_exchange", "_plan")
+    __slots__ = ("_coding", "_exchange", "_form")
 
-    def __init__(self, exchange: HttpExchange, plan: OutputPlan, coding: str) -> None:
+    def __init__(self, exchange: HttpExchange, form: ResponseFormat, coding: str) -> None:
         self._exchange: HttpExchange | None = exchange
-        self._plan = plan
+        self._form = form
         self._coding = coding
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - Sink
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - signature of Sink
         """Write the response."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
-            return  # a second answer would be taken for that to the connection's next request
+            return  # a second response would be taken for that to the connection's next request
         if response is None:
             exchange.respond(error(NaiadError("the model ended the request without a response")))
             return
@@ -294,25 +304,29 @@ class InferSink:
             parts = error_text(500, INTERNAL_ERROR)
         exchange.respond(parts)
 
-    def _write(self, answer: InferResponse) -> Sequence[Buffer]:
-        if answer.error is not None:
-            return error(answer.error)
+    def _write(self, result: InferResponse) -> Sequence[Buffer]:
+        if result.error is not None:
+            return error(result.error)
         try:
             if self._coding == "identity":
-                return write_infer(answer, self._plan)
-            body, content_type, extra = infer_response(answer, self._plan)
+                return write_infer(result, self._form)
+            body, content_type, extra = infer_response(result, self._form)
         except NaiadError as problem:
             return error(problem)
         extra += b"Content-Encoding: %b\r\n" % self._coding.encode()
-        return response(200, [compression.compress(body, self._coding)], content_type, extra)
+        return response(_OK, [compression.compress(body, self._coding)], content_type, extra)
 
 
-def _health(is_well: bool) -> Sequence[Buffer]:  # noqa: FBT001 - its only argument
-    return response(200 if is_well else 400, [], b"text/plain")
+def _health(*, is_healthy: bool) -> Sequence[Buffer]:
+    return response(_OK if is_healthy else _BAD_REQUEST, [], b"text/plain")
 
 
 def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
-    """`config` as text, `file:<path>` in base64; others are refused as the reference does."""
+    """The parameters of a load request: `config` is text, `file:<path>` is base64.
+
+    Raises:
+        NaiadError: If one has another name or type, with the reference's text.
+    """
     parameters = parse_json(body).get("parameters", {}) if body else {}
     if not isinstance(parameters, dict):
         raise MalformedRequestError("attempt to get members for non-object")

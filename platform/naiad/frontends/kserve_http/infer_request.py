@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.frontends.kserve_http.json_members import as_object, string_member
 from naiad.frontends.kserve_http.json_tensors import to_bytes
-from naiad.frontends.kserve_http.members import json_object, string
-from naiad.frontends.kserve_http.outputs import OutputPlan, parse_outputs, parse_region
+from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.parameters import RequestParameters, parse_parameters
 from naiad.frontends.regions import ClientRegions
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
@@ -42,7 +42,7 @@ def parse_infer(
     version: int,
     max_json: int,
     regions: ClientRegions = NO_REGIONS,
-) -> tuple[InferRequest, OutputPlan]:
+) -> tuple[InferRequest, ResponseFormat]:
     """Read a request whose JSON is the whole body or its first *header_length* bytes.
 
     Args:
@@ -63,9 +63,9 @@ def parse_infer(
     view = memoryview(body)
     document = parse_json(view[:json_size])
     parameters_object = document.get("parameters")
-    parameters = _NONE if parameters_object is None else parse_parameters(json_object(parameters_object, "parameters"))
-    plan = OutputPlan(binary_by_default=parameters.binary_data_output)
-    requested = parse_outputs(document.get("outputs"), plan, regions)
+    parameters = _NONE if parameters_object is None else parse_parameters(as_object(parameters_object, "parameters"))
+    form = ResponseFormat(binary_by_default=parameters.binary_data_output)
+    requested = parse_outputs(document.get("outputs"), form, regions)
     inputs = _parse_inputs(document, view, json_size, model_name, regions)
     return (
         InferRequest(
@@ -80,11 +80,11 @@ def parse_infer(
             parameters.priority,
             parameters.timeout_us,
         ),
-        plan,
+        form,
     )
 
 
-def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, OutputPlan]:
+def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, ResponseFormat]:
     """Read a raw binary request: the body is the one input's data, batch 1.
 
     Raises:
@@ -102,7 +102,7 @@ def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[Infe
         data = len(body).to_bytes(4, "little") + bytes(body)
     shape = _raw_shape(tensor.shape, len(body), datatype)
     request = InferRequest(metadata.name, version, [InputTensor(tensor.name, datatype, shape, data)])
-    return request, OutputPlan(binary_by_default=True)
+    return request, ResponseFormat(binary_by_default=True)
 
 
 def parse_header_length(value: bytes, size: int) -> int:
@@ -236,7 +236,7 @@ def _parse_inputs(
         raise MalformedRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
     tensors = []
     for entry in inputs:
-        tensor, offset = _parse_input(json_object(entry, "inputs"), body, offset, model_name, regions)
+        tensor, offset = _parse_input(as_object(entry, "inputs"), body, offset, model_name, regions)
         tensors.append(tensor)
     if offset != len(body):
         raise InvalidRequestError(f"unexpected additional input data for model '{model_name}'")
@@ -246,11 +246,11 @@ def _parse_inputs(
 def _parse_input(
     entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
 ) -> tuple[InputTensor, int]:
-    parameters = json_object(entry.get("parameters", {}), "parameters")
+    parameters = as_object(entry.get("parameters", {}), "parameters")
     size = parameters.get("binary_data_size")
     _check_one_source("data" in entry, size is not None, "shared_memory_region" in parameters)
-    name = string(entry, "name")
-    type_name = string(entry, "datatype")
+    name = string_member(entry, "name")
+    type_name = string_member(entry, "datatype")
     datatype = BY_NAME.get(type_name)
     shape = _parse_shape(entry)
     if datatype is None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naiad.errors import InvalidRequestError
-from naiad.frontends.http1.messages import HttpExchange, json_response, response
+from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
-from naiad.frontends.kserve_http.members import text, unsigned
+from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
 from naiad.frontends.regions import ClientRegions
 from naiad.protocol.inference import Buffer
 
 
-def answer_shared_memory(exchange: HttpExchange, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
-    """Register, tell or unregister regions, as the path says.
+def shared_memory_response(request: HttpRequest, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
+    """Register, list or unregister regions, as the path says.
 
     Raises:
-        NaiadError: If that cannot be done.
+        NaiadError: If the request is invalid, or clients may not use shared memory.
     """
     is_system = route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY
     if route.action == "status":
@@ -26,7 +26,7 @@ def answer_shared_memory(exchange: HttpExchange, route: Route, regions: ClientRe
         if is_system:
             regions.unregister(route.name)
     elif is_system:
-        _register(route.name, exchange.request.body, regions)
+        _register(route.name, request.body, regions)
     else:
         regions.register_cuda(route.name)
     return response(200, [])
@@ -48,6 +48,6 @@ def _register(name: str, body: Buffer, regions: ClientRegions) -> None:
     for member in ("key", "byte_size"):
         if member not in document:
             raise InvalidRequestError(f"Shared memory register request has no '{member}' field")
-    key = text(document["key"], "")
-    offset = unsigned(document.get("offset", 0), "")
-    regions.register(name, key, offset, unsigned(document["byte_size"], ""))
+    key = as_string(document["key"], "")
+    offset = as_unsigned(document.get("offset", 0), "")
+    regions.register(name, key, offset, as_unsigned(document["byte_size"], ""))

@@ -1,4 +1,4 @@
-"""The endpoints of settings that change while the server runs."""
+"""The endpoints `/v2/logging` and `/v2/trace/setting`: settings that change while the server runs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from naiad.errors import MalformedRequestError
 from naiad.frontends import log_settings
 from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.infer_request import parse_json
-from naiad.frontends.kserve_http.members import boolean, text, unsigned
+from naiad.frontends.kserve_http.json_members import as_boolean, as_string, as_unsigned
 from naiad.frontends.log_settings import Log
 from naiad.frontends.tracing import settings as trace_settings
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import Buffer
 
+_READERS: dict[type, Callable[[object, str], str | bool | int]] = {
+    bool: as_boolean,
+    int: as_unsigned,
+    str: as_string,
+}
 
-def answer_logging(request: HttpRequest, log: Log) -> Sequence[Buffer]:
-    """Change the log's settings where the request is a POST; answer with them all.
+
+def log_settings_response(request: HttpRequest, log: Log) -> Sequence[Buffer]:
+    """All settings of the log, after changing those that a POST names.
 
     Raises:
-        NaiadError: If a setting cannot be changed so.
+        NaiadError: If a setting cannot have the given value.
     """
     if request.method == "POST":
-        wanted = {
-            name: _READERS[log_settings.KINDS[name]](value, "")
+        changes = {
+            name: _READERS[log_settings.TYPES[name]](value, "")
             for name, value in parse_json(request.body).items()
-            if name in log_settings.KINDS and (value is not None or name == "log_file")
+            if name in log_settings.TYPES and (value is not None or name == "log_file")
         }
-        log.change(log_settings.changed(log.settings, wanted))
+        log.change(log_settings.changed(log.settings, changes))
     return json_response(log_settings.document(log.settings))
 
 
-_READERS: dict[type, Callable[[object, str], str | bool | int]] = {bool: boolean, int: unsigned, str: text}
-
-
-def answer_trace(request: HttpRequest, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
-    """Change settings of traces, for all models or one, where the request is a POST; answer with those that hold then.
+def trace_settings_response(request: HttpRequest, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
+    """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names.
 
     Raises:
-        NaiadError: If a setting cannot be changed so.
+        NaiadError: If a setting cannot have the given value.
     """
     if model:
         trace_settings.check_model_exists(engine, model)
@@ -54,7 +57,7 @@ def answer_trace(request: HttpRequest, model: str, engine: EngineDoor, tracer: T
         for name, field in trace_settings.NUMBERS.items():
             if name in document:
                 value = document[name]
-                changes[field] = None if value is None else trace_settings.parse_number(name, text(value, ""))
+                changes[field] = None if value is None else trace_settings.parse_number(name, as_string(value, ""))
         tracer.change(model, changes)
     return json_response(tracer.settings(model))
 
@@ -64,5 +67,5 @@ def _read_levels(value: object, changes: dict[str, Any]) -> None:
         changes["levels"] = None
     elif not isinstance(value, list):
         raise MalformedRequestError("attempt to access JSON non-array as array")
-    elif value:  # no level at all changes nothing
-        changes["levels"] = trace_settings.parse_levels([text(name, "") for name in value])
+    elif value:  # an empty list changes nothing, as in the reference
+        changes["levels"] = trace_settings.parse_levels([as_string(name, "") for name in value])
