@@ -93,7 +93,7 @@ def test_memory_that_is_nowhere_is_refused(shared, place):
         ("identity", {}, tritonserver.InvalidArgumentError, "expected 1 inputs but got 0 inputs for model 'identity'"),
         ("identity", {"X": NUMBERS}, tritonserver.InvalidArgumentError, "unexpected inference input 'X'"),
         ("identity", {"IN": object()}, tritonserver.InvalidArgumentError, "Input type .* not supported"),
-        ("identity", {"IN": [[1], [1, 2]]}, tritonserver.InvalidArgumentError, "parts differ in length"),
+        ("identity", {"IN": [[1], [1, 2]]}, tritonserver.InvalidArgumentError, "its lists differ in length"),
         (
             "identity",
             {"IN": np.array(["2026"], "M8[Y]")},

@@ -119,7 +119,7 @@ def test_it_may_be_left_out_without_exit_on_error(options):
         ({"model_control_mode": "none"}, TypeError, "must be ModelControlMode, not 'none'"),
         ({"model_repository": "nowhere"}, naiad.InternalError, "nowhere"),
         ({"flags": ["--no-such-flag=1"]}, naiad.InvalidArgumentError, "unknown flag"),
-        ({"flags": ["word"]}, naiad.InvalidArgumentError, "'word' is no flag"),
+        ({"flags": ["word"]}, naiad.InvalidArgumentError, "expected a flag, got 'word'"),
         ({"log_error": True, "log_file": "/nowhere/x.log"}, naiad.InvalidArgumentError, "log_file=/nowhere/x.log"),
     ],
 )

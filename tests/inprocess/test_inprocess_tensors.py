@@ -55,7 +55,7 @@ def test_bf16_comes_as_the_bytes_it_is(shared):
     (response,) = shared.model("every_datatype").infer(inputs={"BF16": tensor})
 
     output = response.outputs["OUT_BF16"]
-    with pytest.raises(naiad.InvalidArgumentError, match="numpy has no BF16: use DLPack"):
+    with pytest.raises(naiad.InvalidArgumentError, match="cannot convert to numpy: it has no BF16; use DLPack"):
         output.to_numpy()
     output.data_type = DataType.UINT16
     assert output.to_numpy().tolist() == bits.tolist()

@@ -1,4 +1,4 @@
-"""The named values of the in-process API; numbers are those of the reference's C API."""
+"""The enumerations of the in-process API; the numbers are those of the reference's C API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ModelControlMode(enum.IntEnum):
-    """Who decides which models are loaded."""
+    """How models are chosen for loading: all at the start, by polling, or by calls."""
 
     NONE = 0
     POLL = 1
@@ -30,21 +30,21 @@ class ModelControlMode(enum.IntEnum):
 
 
 class RateLimitMode(enum.IntEnum):
-    """Whether instances share limited resources."""
+    """Whether the rate limiter is enabled."""
 
     OFF = 0
     EXEC_COUNT = 1
 
 
 class LogFormat(enum.IntEnum):
-    """How a line of the log starts."""
+    """Format of the beginning of a log line."""
 
     DEFAULT = 0
     ISO8601 = 1
 
 
 class InstanceGroupKind(enum.IntEnum):
-    """Where instances run."""
+    """The device that instances run on."""
 
     AUTO = 0
     CPU = 1
@@ -53,7 +53,7 @@ class InstanceGroupKind(enum.IntEnum):
 
 
 class MemoryType(enum.IntEnum):
-    """Where a tensor's bytes are."""
+    """The memory that a tensor is in."""
 
     CPU = 0
     CPU_PINNED = 1
@@ -61,35 +61,35 @@ class MemoryType(enum.IntEnum):
 
 
 class DLDeviceType(enum.IntEnum):
-    """The same in DLPack's numbers."""
+    """The device types of DLPack, with its numbers."""
 
-    kDLCPU = 1  # noqa: N815 - the names are DLPack's
-    kDLCUDA = 2  # noqa: N815
-    kDLCUDAHost = 3  # noqa: N815
+    kDLCPU = 1  # noqa: N815 - DLPack's name
+    kDLCUDA = 2  # noqa: N815 - DLPack's name
+    kDLCUDAHost = 3  # noqa: N815 - DLPack's name
 
 
 class ModelBatchFlag(enum.IntFlag):
-    """Whether the first dimension of a model's tensors is a batch."""
+    """Whether the first dimension of a model's tensors is the batch dimension."""
 
     UNKNOWN = 1
     FIRST_DIM = 2
 
 
 class ModelTxnPropertyFlag(enum.IntFlag):
-    """How many responses a model gives to a request."""
+    """Whether a model sends one response to a request or any number."""
 
     ONE_TO_ONE = 1
     DECOUPLED = 2
 
 
 class MetricFormat(enum.IntEnum):
-    """Formats of metrics."""
+    """Format of the metrics text."""
 
     PROMETHEUS = 0
 
 
 class MetricKind(enum.IntEnum):
-    """What a metric's value does."""
+    """The kind of a metric."""
 
     COUNTER = 0
     GAUGE = 1

@@ -1,4 +1,4 @@
-"""The exceptions of the in-process API: one class per neutral code, as in the `tritonserver` package."""
+"""The exceptions of the in-process API: one class for each error code, as in the `tritonserver` package."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ __all__ = [
     "UnknownError",
     "UnsupportedError",
     "as_triton_error",
-    "translated",
+    "translate_errors",
 ]
 
 
 class TritonError(Exception):
-    """Base of what the in-process API raises on purpose; the first argument is the message."""
+    """Base of the API's exceptions; the first argument is the message."""
 
 
 class UnknownError(TritonError):
-    """What has no other class, such as a request that was cancelled."""
+    """An error without a class of its own, such as a cancelled request."""
 
 
 class InternalError(TritonError):
-    """Something failed in the server or in a model."""
+    """The server or a model failed."""
 
 
 class NotFoundError(TritonError):
-    """There is no such model or version."""
+    """The model or version does not exist."""
 
 
 class InvalidArgumentError(TritonError):
-    """A value given cannot be used."""
+    """An argument is invalid."""
 
 
 class UnavailableError(TritonError):
-    """The server or a model cannot take this now."""
+    """The server or model cannot accept the call at present."""
 
 
 class UnsupportedError(TritonError):
-    """The server, the model or this machine does not do this."""
+    """The server, the model or this machine does not support the call."""
 
 
 class AlreadyExistsError(TritonError):
-    """There is one already."""
+    """The object exists already."""
 
 
 _CLASSES: dict[Code, type[TritonError]] = {
@@ -65,17 +65,17 @@ _CLASSES: dict[Code, type[TritonError]] = {
 }
 
 for _class in (TritonError, *_CLASSES.values()):
-    _class.__module__ = "naiad"  # where they are imported from, and what a traceback calls them
+    _class.__module__ = "naiad"  # tracebacks show the module that users import the classes from
 
 
 def as_triton_error(error: NaiadError) -> TritonError:
-    """The exception of this API that an error of ours becomes."""
+    """The API's exception for an error of the server."""
     return _CLASSES[error.code](error.message)
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raise errors of ours as exceptions of this API."""
+def translate_errors() -> Iterator[None]:
+    """Convert errors of the server, raised in the `with` block, to the API's exceptions."""
     try:
         yield
     except NaiadError as error:

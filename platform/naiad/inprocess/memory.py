@@ -1,4 +1,4 @@
-"""Memory of tensors, and the spellings of where it is."""
+"""Memory of tensors, borrowed from arrays of any library, and the names of memory types."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NOT_CONTIGUOUS = "DLPack tensor is not contiguous"
 
 @dataclass
 class MemoryBuffer:
-    """Memory that somebody else owns.
+    """Memory that another object owns.
 
     Attributes:
-        data_ptr: Its address.
-        memory_type: Where it is.
+        data_ptr: Address of the memory.
+        memory_type: Type of the memory.
         memory_type_id: Number of the device.
-        size: Its bytes.
-        owner: Who owns it; the memory stays for as long as the owner is referred to.
+        size: Size in bytes.
+        owner: The owner; this reference keeps the memory allocated.
     """
 
     data_ptr: int
@@ -41,25 +41,25 @@ class MemoryBuffer:
 
     @staticmethod
     def from_dlpack(owner: Any) -> MemoryBuffer:
-        """The memory of an array or tensor of any library.
+        """The memory of an array or tensor of any library, without a copy.
 
         Raises:
-            InvalidArgumentError: If it has none that the CPU can read, or not in one piece.
+            InvalidArgumentError: If the memory is on a device, or is not contiguous.
         """
         return borrow(owner)[2]
 
     @staticmethod
     def of_view(view: memoryview, owner: Any) -> MemoryBuffer:
-        """The memory of a view of bytes."""
-        # numpy, because ctypes refuses the address of read-only memory.
+        """The memory of a memoryview of bytes."""
+        # ctypes gives addresses of writable memory only; numpy accepts read-only views.
         address = np.frombuffer(view, np.uint8).ctypes.data if len(view) else 0
         return MemoryBuffer(address, MemoryType.CPU, 0, len(view), owner, view)
 
     def view(self) -> memoryview:
-        """The bytes.
+        """A memoryview of the bytes.
 
         Raises:
-            InvalidArgumentError: If they are on a device.
+            InvalidArgumentError: If the memory is on a device.
         """
         if self._view is not None:
             return self._view
@@ -68,7 +68,7 @@ class MemoryBuffer:
         if not self.size:
             return memoryview(b"")
         memory = (ctypes.c_ubyte * self.size).from_address(self.data_ptr)
-        memory.owner = self.owner  # type: ignore[attr-defined]  # views keep `memory`, and it keeps the owner
+        memory.owner = self.owner  # type: ignore[attr-defined]  # the view keeps `memory` alive, and the new attribute keeps the owner alive
         return memoryview(memory).cast("B")
 
 
@@ -76,7 +76,7 @@ def borrow(owner: Any) -> tuple[DataType, list[int], MemoryBuffer]:
     """Datatype, shape and memory of an array or tensor of any library, without a copy.
 
     Raises:
-        InvalidArgumentError: If it has none that the CPU can read, or not in one piece.
+        InvalidArgumentError: If the memory is on a device or not contiguous, or the datatype has no equivalent.
     """
     if isinstance(owner, np.ndarray):
         return _borrow_array(owner)
@@ -94,7 +94,7 @@ def borrow(owner: Any) -> tuple[DataType, list[int], MemoryBuffer]:
 
 
 def _borrow_array(array: np.ndarray[Any, Any]) -> tuple[DataType, list[int], MemoryBuffer]:
-    """As `borrow`, for what DLPack need not be asked about; arrays that may only be read are fine, too."""
+    """As `borrow`, without DLPack: older versions of numpy export no read-only arrays through DLPack."""
     datatype = DATATYPES.get(array.dtype)
     if datatype is None:
         raise InvalidArgumentError(
@@ -109,16 +109,16 @@ def _borrow_array(array: np.ndarray[Any, Any]) -> tuple[DataType, list[int], Mem
 DATATYPES: dict[np.dtype[Any], DataType] = {
     datatype.numpy: datatype for datatype in DataType if datatype.numpy is not None
 }
-"""Datatypes by numpy's types, without strings."""
+"""Datatypes by numpy dtype; BYTES and BF16 have none."""
 
 _BY_DEVICE = {DLDeviceType.kDLCPU: MemoryType.CPU, DLDeviceType.kDLCUDA: MemoryType.GPU}
 
 
 def parse_device_or_memory_type(place: DeviceOrMemoryType) -> tuple[MemoryType, int]:
-    """Where `"cpu"`, `"gpu:0"`, `MemoryType.CPU` or `(DLDeviceType.kDLCPU, 0)` is.
+    """Memory type and device number of `"cpu"`, `"gpu:0"`, `MemoryType.CPU` or `(DLDeviceType.kDLCPU, 0)`.
 
     Raises:
-        InvalidArgumentError: If it is nowhere.
+        InvalidArgumentError: If the memory type is unknown.
     """
     if isinstance(place, MemoryType):
         return place, 0

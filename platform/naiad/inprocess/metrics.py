@@ -1,4 +1,9 @@
-"""Metrics that the program itself counts, beside those of its server and models."""
+"""Metrics of the program itself, in addition to those of its servers and models.
+
+Families of one name share their series, as do metrics of one family with equal labels: the reference's API creates them
+anew in every place that counts. The registries hold weak references, so a family disappears from the metrics page when
+the program drops its last reference to it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.inprocess.enums import MetricKind
 from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["Metric", "MetricFamily", "own_families"]
+__all__ = ["Metric", "MetricFamily", "program_families"]
 
 _Labels = tuple[tuple[str, str], ...]
 
@@ -18,14 +23,14 @@ _lock = threading.Lock()
 
 
 class _Series:
-    """One value; metrics of the same family and labels share it."""
+    """The value that all `Metric` objects with the same family and labels share."""
 
     def __init__(self) -> None:
         self.value = 0.0
 
 
-class _Known:
-    """What families of one name share, for as long as there is one."""
+class _SharedFamily:
+    """The state that all `MetricFamily` objects of one name share."""
 
     def __init__(self, kind: MetricKind, description: str) -> None:
         self.kind = kind
@@ -33,25 +38,25 @@ class _Known:
         self.series: weakref.WeakValueDictionary[_Labels, _Series] = weakref.WeakValueDictionary()
 
 
-_families: weakref.WeakValueDictionary[str, _Known] = weakref.WeakValueDictionary()
+_families: weakref.WeakValueDictionary[str, _SharedFamily] = weakref.WeakValueDictionary()
 
 
 class MetricFamily:
-    """Metrics of one name, shown by every server of this process for as long as the program holds one."""
+    """Metrics of one name; the metrics pages of all servers of this process show them."""
 
     def __init__(self, kind: MetricKind, name: str, description: str) -> None:
-        """Make a family, or take part in the one of that name.
+        """Create the family, or share the existing one of this name.
 
         Raises:
-            InvalidArgumentError: If there is one of that name and another kind.
+            InvalidArgumentError: If a family of this name has another kind.
         """
         with _lock:
-            known = _families.get(name)
-            if known is None:
-                known = _families[name] = _Known(kind, description)
-            elif known.kind is not kind:
+            shared = _families.get(name)
+            if shared is None:
+                shared = _families[name] = _SharedFamily(kind, description)
+            elif shared.kind is not kind:
                 raise InvalidArgumentError("Family name already exists with different type")
-        self._known = known
+        self._shared = shared
         self.name = name
 
 
@@ -59,31 +64,31 @@ class Metric:
     """One series of a family."""
 
     def __init__(self, family: MetricFamily, labels: dict[str, str] | None = None) -> None:
-        """Make a series, or take part in the one of those labels."""
+        """Create the series, or share the existing one with these labels."""
         self._family = family
         key = tuple(sorted((labels or {}).items()))
-        known = family._known  # noqa: SLF001 - the two are one thing in two classes
+        shared = family._shared  # noqa: SLF001 - this module's own class
         with _lock:
-            series = known.series.get(key)
+            series = shared.series.get(key)
             if series is None:
-                series = known.series[key] = _Series()
+                series = shared.series[key] = _Series()
         self._series = series
 
     @property
     def kind(self) -> MetricKind:
-        """What its value does."""
-        return self._family._known.kind  # noqa: SLF001
+        """The kind: a counter or a gauge."""
+        return self._family._shared.kind  # noqa: SLF001 - this module's own class
 
     @property
     def value(self) -> float:
-        """Its value."""
+        """The current value."""
         return self._series.value
 
     def increment(self, value: float) -> None:
-        """Add to its value.
+        """Add to the value.
 
         Raises:
-            InvalidArgumentError: If it is a counter and the value negative.
+            InvalidArgumentError: If the metric is a counter and *value* is negative.
         """
         if self.kind is MetricKind.COUNTER and value < 0:
             raise InvalidArgumentError(
@@ -93,10 +98,10 @@ class Metric:
             self._series.value += value
 
     def set_value(self, value: float) -> None:
-        """Set its value.
+        """Set the value.
 
         Raises:
-            UnsupportedError: If it is a counter.
+            UnsupportedError: If the metric is a counter.
         """
         if self.kind is MetricKind.COUNTER:
             raise UnsupportedError("TRITONSERVER_METRIC_KIND_COUNTER does not support Set")
@@ -104,15 +109,15 @@ class Metric:
             self._series.value = value
 
 
-def own_families() -> list[Family]:
-    """What the program counts, as families of the metrics page."""
+def program_families() -> list[Family]:
+    """The program's metrics, as families of the metrics page."""
     with _lock:
         return [
             Family(
                 name,
-                known.description,
-                _KINDS[known.kind],
-                [Sample(dict(labels), series.value) for labels, series in known.series.items()],
+                shared.description,
+                _KINDS[shared.kind],
+                [Sample(dict(labels), series.value) for labels, series in shared.series.items()],
             )
-            for name, known in _families.items()
+            for name, shared in _families.items()
         ]

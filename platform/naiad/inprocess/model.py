@@ -12,23 +12,23 @@ import orjson
 from naiad.engine.engine import Engine
 from naiad.frontends.kserve_http.documents import metadata_document, statistics_document
 from naiad.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
-from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError, translated
+from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
 from naiad.inprocess.loop import LoopThread
 from naiad.inprocess.request import InferenceRequest
-from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, Submission
+from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, SubmittedRequest
 from naiad.protocol.model_names import LATEST
 
-__all__ = ["Model", "ModelDictionary", "plain"]
+__all__ = ["Model", "ModelDictionary", "as_plain_dict"]
 
 
 class Model:
-    """One model, or one version of it; got from a server, which looks for it when it is used.
+    """A model or one version of it; the server looks it up when it is used.
 
     Attributes:
-        name: Its name.
-        version: The version, -1 for the one the model's policy names.
-        state: Its state in the repository's index, where it came from there.
-        reason: Why it is in that state, if there is a reason.
+        name: Name of the model.
+        version: The version, -1 for the one that the model's version policy selects.
+        state: State in the repository index; None unless `Server.models` returned the model.
+        reason: Reason of the state, if there is one.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Model:
         state: str | None = None,
         reason: str | None = None,
         *,
-        hold: object = None,
+        keep_alive: object = None,
     ) -> None:
         self._engine = engine
         self._loop = loop
-        self._hold = hold  # the server runs for as long as somebody refers to that
+        self._keep_alive = keep_alive  # see `RunningServer.keep_alive`
         self.name = name
         self.version = version
         self.state = state
@@ -56,7 +56,7 @@ class Model:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def create_request(self, **kwargs: Any) -> InferenceRequest:
-        """A request to this model; for the arguments see `InferenceRequest`."""
+        """A request to this model; *kwargs* are the fields of `InferenceRequest`."""
         kwargs.pop("model", None)
         return InferenceRequest(model=self, **kwargs)
 
@@ -66,23 +66,23 @@ class Model:
         raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
         **kwargs: Any,
     ) -> ResponseIterator:
-        """Ask the model; the responses come from the iterator as they are made.
+        """Submit a request; returns an iterator of the responses.
 
         Args:
-            inference_request: The request; without one it is made of *kwargs* as by `create_request`.
-            raise_on_error: Whether the iterator raises a response's error, or returns it in the response.
-            kwargs: Of the request.
+            inference_request: The request; None for a request with the fields *kwargs*.
+            raise_on_error: Whether the iterator raises the error of a response; otherwise the response has it.
+            kwargs: Fields of `InferenceRequest`.
 
         Raises:
-            TritonError: If the request is refused: there is no such model, or it takes no such inputs.
+            TritonError: If the request is rejected: the model is not available, or an input does not match.
         """
         request = self._request(inference_request, kwargs)
         copies = request.response_queue
         if copies is not None and not isinstance(copies, queue.SimpleQueue):
             raise InvalidArgumentError("queue.SimpleQueue must be used for response iterator")
-        submission = self._submission(request)
-        responses = ResponseIterator(submission, copies, raise_on_error=raise_on_error)
-        self._submit(submission, request)
+        submitted = self._prepare(request)
+        responses = ResponseIterator(submitted, copies, raise_on_error=raise_on_error)
+        self._submit(submitted, request)
         return responses
 
     def async_infer(
@@ -91,77 +91,79 @@ class Model:
         raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
         **kwargs: Any,
     ) -> AsyncResponseIterator:
-        """As `infer`, for `async for` on the running event loop."""
+        """As `infer`, with an iterator for `async for` on the running event loop."""
         request = self._request(inference_request, kwargs)
         copies = request.response_queue
         if copies is not None and not isinstance(copies, asyncio.Queue):
             raise InvalidArgumentError("asyncio.Queue must be used for async response iterator")
-        submission = self._submission(request)
-        responses = AsyncResponseIterator(submission, copies, raise_on_error=raise_on_error)
-        self._submit(submission, request)
+        submitted = self._prepare(request)
+        responses = AsyncResponseIterator(submitted, copies, raise_on_error=raise_on_error)
+        self._submit(submitted, request)
         return responses
 
     def _request(self, given: InferenceRequest | None, arguments: dict[str, Any]) -> InferenceRequest:
         return self.create_request(**arguments) if given is None else given
 
-    def _submission(self, request: InferenceRequest) -> Submission:
-        return Submission(self._engine, self._loop.post, request.model, request.request_id)
+    def _prepare(self, request: InferenceRequest) -> SubmittedRequest:
+        return SubmittedRequest(self._engine, self._loop.post, request.model, request.request_id)
 
-    def _submit(self, submission: Submission, request: InferenceRequest) -> None:
-        with translated():
-            self._loop.call(submission.submit, request._for_engine())  # noqa: SLF001
+    def _submit(self, submitted: SubmittedRequest, request: InferenceRequest) -> None:
+        with translate_errors():
+            # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
+            self._loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
 
-    def _answering(self, name: str, version: int) -> Model:
-        """The model of that name and version on the same server."""
-        return Model(self._engine, self._loop, name, version, hold=self._hold)
+    def _on_same_server(self, name: str, version: int) -> Model:
+        """A model of the same server."""
+        return Model(self._engine, self._loop, name, version, keep_alive=self._keep_alive)
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- readiness, metadata, statistics --------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether it takes requests.
+        """Whether the model accepts requests.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model is not known.
         """
-        with translated():
+        with translate_errors():
             return self._loop.run(self._engine.check_ready(self.name, self.version))
 
     def metadata(self) -> dict[str, Any]:
-        """Its inputs and outputs, as over HTTP."""
-        with translated():
-            return plain(metadata_document(self._loop.call(self._engine.model_metadata, self.name, self.version)))
+        """The model's inputs and outputs, as in the response of the HTTP API."""
+        with translate_errors():
+            metadata = self._loop.call(self._engine.model_metadata, self.name, self.version)
+        return as_plain_dict(metadata_document(metadata))
 
     def config(self, config_version: int = 1) -> dict[str, Any]:
-        """Its effective configuration.
+        """The model's effective configuration.
 
         Raises:
-            UnsupportedError: If *config_version* is not 1: there is no other form.
+            UnsupportedError: If *config_version* is not 1.
         """
         if config_version != 1:
             raise UnsupportedError(
                 f"model configuration version {config_version} not supported, supported versions are: 1"
             )
-        with translated():
-            return plain(self._loop.call(self._engine.model_config, self.name, self.version))
+        with translate_errors():
+            return as_plain_dict(self._loop.call(self._engine.model_config, self.name, self.version))
 
     def statistics(self) -> dict[str, Any]:
-        """Its statistics, as over HTTP."""
-        with translated():
-            return plain(statistics_document(self._loop.call(self._engine.statistics, self.name, self.version)))
+        """The model's statistics, as in the response of the HTTP API."""
+        with translate_errors():
+            return as_plain_dict(statistics_document(self._loop.call(self._engine.statistics, self.name, self.version)))
 
     def batch_properties(self) -> ModelBatchFlag:
-        """Whether the first dimension of its tensors is a batch."""
+        """Whether the first dimension of the model's tensors is the batch dimension."""
         return ModelBatchFlag.FIRST_DIM if self.config()["max_batch_size"] > 0 else ModelBatchFlag.UNKNOWN
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
-        """Whether it may give any number of responses to a request."""
-        with translated():
+        """Whether the model is decoupled: it may send any number of responses to a request."""
+        with translate_errors():
             is_decoupled = self._loop.call(self._engine.is_decoupled, self.name, self.version)
         return ModelTxnPropertyFlag.DECOUPLED if is_decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
 
 
 class ModelDictionary(dict[tuple[str, int], Model]):
-    """Models by name and version, and by name alone."""
+    """Models by `(name, version)`, and by name; a name alone selects the version of the model's policy."""
 
     def __init__(self, models: Iterable[Model]) -> None:
         super().__init__({(model.name, model.version): model for model in models})
@@ -174,13 +176,13 @@ class ModelDictionary(dict[tuple[str, int], Model]):
         if isinstance(key, str):
             for model in self.values():
                 if model.name == key:
-                    return model._answering(key, LATEST)  # noqa: SLF001
+                    return model._on_same_server(key, LATEST)  # noqa: SLF001 - this module's own class
         elif key in self:
             return super().__getitem__(key)
         raise KeyError(f"Unknown Model: {key}")
 
 
-def plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a document whose sequences are lists: callers compare and change what they are given."""
+def as_plain_dict(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document, as `json.loads` would return it: callers may change it, and its sequences are lists."""
     copy: dict[str, Any] = orjson.loads(orjson.dumps(document))
     return copy

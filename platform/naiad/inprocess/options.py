@@ -1,7 +1,7 @@
-"""Options of a server in this process, and what they are as flags.
+"""Options of a server in this process.
 
-They become flags of the command line and are read as such: whatever the server does, refuses or remarks about a flag,
-it does here.
+They are converted to flags of the command line, and parsed as such. So the same checks, defaults and notices apply as
+in `naiad serve`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROGRAM = "naiad.Server"
 
 @dataclass(slots=True)
 class RateLimiterResource:
-    """How many of a resource there are on a device; -1 is each device."""
+    """The count of a rate limiter's resource on a device; -1 means every device."""
 
     name: str
     count: int
@@ -36,7 +36,7 @@ class RateLimiterResource:
 
 @dataclass(slots=True)
 class ModelLoadDeviceLimit:
-    """How much of a device's memory models may take."""
+    """The fraction of a device's memory that models may use."""
 
     kind: InstanceGroupKind
     device: int
@@ -45,10 +45,11 @@ class ModelLoadDeviceLimit:
 
 @dataclass(slots=True)
 class Options:
-    """What a server is to do; checked when it starts. Names and defaults are those of the `tritonserver` package.
+    """Options of a server, checked when it starts. Names and defaults are those of the `tritonserver` package.
 
     Attributes:
-        flags: Ours: further flags as of the command line, such as `["--env-store=/var/naiad"]`.
+        flags: Additional flags of the command line, such as `["--env-store=/var/naiad"]`; the package has no such
+            field.
     """
 
     model_repository: str | Path | list[str] | list[Path] = field(default_factory=list)
@@ -129,24 +130,24 @@ _CONTROL = {
 
 
 def server_options(options: Options) -> ServerOptions:
-    """The same as options of the server, without services: those are started by hand.
+    """The options as those of a server; HTTP and gRPC are disabled, because the program starts services itself.
 
     Raises:
         TypeError: If a value has the wrong type.
-        TritonError: If a value cannot be used.
+        TritonError: If a value is invalid.
     """
     flags = ["--allow-http=false", "--allow-grpc=false", *_flags(options), *options.flags]
     try:
         found, others = split_arguments(flags, SERVER_FLAGS, _PROGRAM)
         if others:
-            raise InvalidArgumentError(f"Options.flags: '{others[0]}' is no flag")
+            raise InvalidArgumentError(f"Options.flags: expected a flag, got '{others[0]}'")
         return read_options(found, environ=os.environ)
     except NaiadError as error:
         raise as_triton_error(error) from error
 
 
 def log_settings(options: Options) -> LogSettings | None:
-    """What is to be logged, each level with those above it; None leaves logging to the program."""
+    """The settings of the log; each level enables the more severe ones. None leaves logging to the program."""
     verbose = options.log_verbose
     info = options.log_info or verbose > 0
     warn = options.log_warn or info
@@ -165,7 +166,7 @@ def log_settings(options: Options) -> LogSettings | None:
 
 
 def _flags(options: Options) -> Iterator[str]:
-    """Everything that is not as it is by default, as flags."""
+    """The repositories, and all options whose value is not the default, as flags."""
     if options.model_repository is None:
         raise InvalidArgumentError("Model repository must be specified.")
     repositories = options.model_repository
@@ -198,7 +199,7 @@ def _settings(flag: str, groups: dict[str, dict[str, Any]]) -> Iterator[str]:
 def _control(options: Options) -> Iterator[str]:
     mode = _checked("model_control_mode", options.model_control_mode, ModelControlMode)
     yield f"--model-control-mode={_CONTROL[mode]}"
-    if mode is ModelControlMode.EXPLICIT:  # they matter in no other mode, and the command line refuses them there
+    if mode is ModelControlMode.EXPLICIT:  # in other modes, the package ignores it, and the command line rejects it
         for name in options.startup_models:
             yield f"--load-model={_checked('startup_models', name, str)}"
 

@@ -17,31 +17,31 @@ __all__ = ["InferenceRequest", "NamedModel"]
 
 
 class NamedModel(Protocol):
-    """A model as requests and responses know it."""
+    """The part of `Model` that requests and responses use; `model` imports this module, so it cannot be named here."""
 
     name: str
     version: int
 
-    def _answering(self, name: str, version: int) -> NamedModel:
-        """The model of that name and version on the same server."""
+    def _on_same_server(self, name: str, version: int) -> NamedModel:
+        """A model of the same server."""
 
 
 @dataclass
 class InferenceRequest:
-    """One request, made by `Model.create_request` or by `Model.infer` itself.
+    """One request, made by `Model.create_request` or by `Model.infer`.
 
     Attributes:
-        model: Who is to answer it.
-        request_id: The caller's id of it.
+        model: The model.
+        request_id: The caller's id of the request.
         flags: 1 for the start of a sequence, 2 for its end.
-        correlation_id: The sequence it belongs to.
-        priority: Its priority, 0 for the model's default.
-        timeout: Microseconds it may wait, 0 for any.
-        inputs: Tensors by the names of inputs, or what can be one: arrays, lists, objects with `__dlpack__`. Their
-            memory is read when the model gets it: leave it alone until there is a response.
-        parameters: Parameters for the model.
-        output_memory_type: Where outputs are to be; memory of the CPU unless given, and nothing else here.
-        response_queue: A queue that gets each response, too: `queue.SimpleQueue` for `infer`, `asyncio.Queue` for
+        correlation_id: Id of the sequence.
+        priority: The priority, 0 for the model's default.
+        timeout: Microseconds that the request may wait in the queue, 0 for no limit of its own.
+        inputs: Tensors by input name, or objects that can be converted: arrays, lists, objects with `__dlpack__`. Their
+            memory is read when the request is dispatched; do not change it before the first response.
+        parameters: Parameters of the request.
+        output_memory_type: Memory for the outputs; only memory of the CPU is supported, which is the default.
+        response_queue: A queue that also gets each response: `queue.SimpleQueue` for `infer`, `asyncio.Queue` for
             `async_infer`.
     """
 
@@ -57,10 +57,10 @@ class InferenceRequest:
     response_queue: queue.SimpleQueue[Any] | asyncio.Queue[Any] | None = None
 
     def _for_engine(self) -> InferRequest:
-        """The request as the engine takes it.
+        """The request as a value of the engine.
 
         Raises:
-            InvalidArgumentError: If part of it cannot be used.
+            InvalidArgumentError: If an input, a parameter or the output memory is not supported.
         """
         self._check_output_memory()
         for value in self.parameters.values():
@@ -72,7 +72,7 @@ class InferenceRequest:
         return InferRequest(
             self.model.name,
             self.model.version,
-            [Tensor._from_object(value)._as_input(name) for name, value in self.inputs.items()],  # noqa: SLF001
+            [Tensor._from_object(value)._as_input(name) for name, value in self.inputs.items()],  # noqa: SLF001 - of this package
             request_id=self.request_id or "",
             parameters=dict(self.parameters),
             correlation_id=self.correlation_id or 0,

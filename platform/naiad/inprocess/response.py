@@ -1,7 +1,18 @@
-"""Responses of the in-process API, and the two iterators that hand them out.
+"""Responses of the in-process API, and the two iterators that return them.
 
-The engine's thread makes responses and puts them into the queue of an iterator; the caller's thread takes them out and
-tells the engine so, which holds a model back that answers faster than its caller reads.
+The engine calls `SubmittedRequest.send` on its own thread, which puts each response into the queue of an iterator; the
+caller's thread takes it out. The engine must know how many responses were read, because it holds back a decoupled model
+that responds faster than its caller reads. So the iterator reports each response that it returns (`confirm_read`), and
+the report is posted to the engine's thread.
+
+Three cases need care:
+
+- The caller also gets the responses in a queue of its own (`InferenceRequest.response_queue`). Nothing reports when it
+  reads that queue, so every response counts as read at once.
+- The caller drops the iterator before the last response. `release` then reports all unread responses, and later ones
+  count as read at once, or the model would stay held back forever.
+- The ticket, by which the engine knows the request, is set on the engine's thread when `submit` returns. Responses may
+  arrive earlier, so reports read the ticket on the engine's thread, after that.
 """
 
 from __future__ import annotations
@@ -20,24 +31,24 @@ from naiad.inprocess.request import NamedModel
 from naiad.inprocess.tensor import Tensor
 from naiad.protocol.inference import InferRequest, InferResponse
 
-_Put: TypeAlias = Callable[["InferenceResponse"], object]
+__all__ = ["AsyncResponseIterator", "InferenceResponse", "ResponseIterator", "SubmittedRequest"]
 
-__all__ = ["AsyncResponseIterator", "InferenceResponse", "ResponseIterator", "Submission"]
+_ResponseConsumer: TypeAlias = Callable[["InferenceResponse"], object]
 
 
 @dataclass
 class InferenceResponse:
-    """One response; a request to a decoupled model may have any number of them.
+    """One response; a request to a decoupled model has any number of them.
 
     Attributes:
-        model: Name and version that answered.
-        request_id: The id the request came with.
-        parameters: Parameters the model gave it.
-        outputs: Tensors by the names of outputs. Large ones lie in the model's memory, which it cannot use for others
-            for as long as they are referred to.
-        error: What went wrong, if anything did.
-        classification_label: Not used.
-        final: Whether it is the last one. That of a decoupled model may be empty.
+        model: The model, with the version that responded.
+        request_id: The id of the request.
+        parameters: The response's parameters.
+        outputs: Tensors by output name. A large one refers to the shared memory of the model's process, which cannot
+            use that memory for other tensors while the tensor exists.
+        error: The response's error, or None.
+        classification_label: Not used; part of the reference's API.
+        final: Whether it is the last response. The last one of a decoupled model may be empty.
     """
 
     model: NamedModel
@@ -49,11 +60,11 @@ class InferenceResponse:
     final: bool = False
 
 
-class Submission:
-    """One request with the engine: the engine's sink, and the iterator's hold on it.
+class SubmittedRequest:
+    """One submitted request: the engine's sink for its responses, and the way for an iterator to reach the engine.
 
     Attributes:
-        ticket: The engine's name for it; 0 until it has taken it.
+        ticket: The engine's number of the request; 0 until the engine has accepted it.
     """
 
     def __init__(
@@ -63,180 +74,207 @@ class Submission:
         model: NamedModel,
         request_id: str | None,
     ) -> None:
-        """Prepare one.
+        """Prepare the request; `submit` submits it.
 
         Args:
-            engine: Who takes it.
-            post: Calls a function on the engine's thread, soon.
-            model: Whom it asks.
-            request_id: The caller's id of it.
+            engine: The engine.
+            post: Calls a function on the engine's thread, without waiting.
+            model: The model.
+            request_id: The caller's id of the request.
         """
         self.ticket = 0
         self._engine = engine
         self._post = post
         self._model = model
         self._request_id = request_id
-        self._deliver: _Put | None = None
+        self._consume: _ResponseConsumer | None = None
         self._unread = 0
-        self._is_released = False
-        self._is_over = False
+        self._counts_as_read = False
+        self._is_complete = False
+        # Guards `_unread` and `_counts_as_read`, which the engine's thread and the caller's threads change.
         self._lock = threading.Lock()
 
-    def deliver_to(self, deliver: _Put, *, read_at_once: bool) -> None:
-        """Hand responses to *deliver*, on the engine's thread; *read_at_once* if nobody tells when they are read."""
-        self._deliver = deliver
-        self._is_released = read_at_once
+    def deliver_to(self, consume: _ResponseConsumer, *, counts_as_read: bool) -> None:
+        """Set the consumer of responses, before `submit`.
+
+        Args:
+            consume: Called with each response, on the engine's thread.
+            counts_as_read: Whether a delivered response counts as read, because nothing will call `confirm_read`.
+        """
+        self._consume = consume
+        self._counts_as_read = counts_as_read
 
     def submit(self, request: InferRequest) -> None:
-        """Hand the request to the engine; on its thread.
+        """Submit the request to the engine; call it on the engine's thread.
 
         Raises:
-            NaiadError: If it is refused.
+            NaiadError: If the engine rejects the request.
         """
         self.ticket = self._engine.submit(request, self)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
-        """Take one response from the engine."""
-        assert self._deliver is not None
-        self._is_over = final
+        """Deliver one response; the engine calls it on its thread."""
+        assert self._consume is not None
+        self._is_complete = final
         if not final:
             with self._lock:
-                is_released = self._is_released
-                self._unread += not is_released
-            if is_released:
-                self._post(self._tell_taken, 1)
-        self._deliver(self._made(response, final=final))
+                counts_as_read = self._counts_as_read
+                self._unread += not counts_as_read
+            if counts_as_read:
+                self._post(self._confirm_sent, 1)
+        self._consume(self._to_inference_response(response, final=final))
 
-    def read(self) -> None:
-        """Say that a response that was not the last one has been read."""
+    def confirm_read(self) -> None:
+        """Report that one response has been read; not needed for the last one."""
         with self._lock:
             if not self._unread:
                 return
             self._unread -= 1
-        self._post(self._tell_taken, 1)
+        self._post(self._confirm_sent, 1)
 
     def release(self) -> None:
-        """Hold the model back for this request no more: nobody tells when its responses are read."""
+        """Report all responses as read, those of the future included."""
         with self._lock:
-            self._is_released = True
+            self._counts_as_read = True
             unread, self._unread = self._unread, 0
-        if unread and not self._is_over:
-            self._post(self._tell_taken, unread)
+        if unread and not self._is_complete:
+            self._post(self._confirm_sent, unread)
 
     def cancel(self) -> None:
-        """Take the request back."""
-        if not self._is_over:
-            self._post(self._tell_cancelled)
+        """Cancel the request."""
+        if not self._is_complete:
+            self._post(self._cancel_ticket)
 
-    # These run on the engine's thread, where the ticket is known.
+    # These two run on the engine's thread, after `submit` has set the ticket.
 
-    def _tell_taken(self, count: int) -> None:
+    def _confirm_sent(self, count: int) -> None:
         self._engine.confirm_sent(self.ticket, count)
 
-    def _tell_cancelled(self) -> None:
+    def _cancel_ticket(self) -> None:
         self._engine.cancel(self.ticket)
 
-    def _made(self, response: InferResponse | None, *, final: bool) -> InferenceResponse:
+    def _to_inference_response(self, response: InferResponse | None, *, final: bool) -> InferenceResponse:
         if response is None:
             return InferenceResponse(self._model, self._request_id or "", final=final)
-        made = InferenceResponse(
-            self._model._answering(response.model_name, response.model_version),  # noqa: SLF001
+        converted = InferenceResponse(
+            self._model._on_same_server(response.model_name, response.model_version),  # noqa: SLF001 - of this package
             response.request_id,
             dict(response.parameters),
-            {output.name: Tensor._of_output(output) for output in response.outputs},  # noqa: SLF001
+            {output.name: Tensor._of_output(output) for output in response.outputs},  # noqa: SLF001 - of this package
             final=final,
         )
         if response.error is not None:
-            made.error = as_triton_error(response.error)
-            made.error.args += (made,)
-        return made
+            converted.error = as_triton_error(response.error)
+            # As in the reference, the exception's second argument is the response.
+            converted.error.args += (converted,)
+        return converted
 
 
-class _Responses:
-    """What both iterators do with a response that has come."""
+class _ResponseReader:
+    """The state that both iterators have: whether the last response was read, and the submitted request.
 
-    def __init__(self, submission: Submission, *, raise_on_error: bool) -> None:
-        self._submission = submission
+    Attributes:
+        is_complete: Whether the last response was read.
+    """
+
+    def __init__(self, request: SubmittedRequest, *, raise_on_error: bool) -> None:
+        self.is_complete = False
+        self._request = request
         self._raises = raise_on_error
-        self._is_complete = False
 
-    def _read(self, response: InferenceResponse) -> InferenceResponse:
-        self._is_complete = response.final
+    def read(self, response: InferenceResponse) -> InferenceResponse:
+        """The response, reported to the engine as read.
+
+        Raises:
+            TritonError: If it is an error and the caller wants errors raised.
+        """
+        self.is_complete = response.final
         if not response.final:
-            self._submission.read()
+            self._request.confirm_read()
         if response.error is not None and self._raises:
             raise response.error
         return response
 
     def cancel(self) -> None:
-        """Take the request back: it is dropped if it still waits, else the model may notice."""
-        self._submission.cancel()
+        self._request.cancel()
 
     def __del__(self) -> None:
-        self._submission.release()
+        # The iterator alone refers to its reader, so this runs when the caller drops the iterator.
+        self._request.release()
 
 
-class ResponseIterator(_Responses):
-    """The responses of one request, as they come. Not to be iterated twice."""
+class ResponseIterator:
+    """The responses of one request, in order; it can be iterated once."""
 
     def __init__(
         self,
-        submission: Submission,
+        request: SubmittedRequest,
         copies: queue.SimpleQueue[InferenceResponse] | None = None,
         *,
         raise_on_error: bool = True,
     ) -> None:
-        """Responses go to *copies*, too."""
-        super().__init__(submission, raise_on_error=raise_on_error)
+        """Receive the responses of a request; *copies* gets each of them, too."""
+        self._reader = _ResponseReader(request, raise_on_error=raise_on_error)
         self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        deliver = self._responses.put if copies is None else _both(self._responses.put, copies.put)
-        # Nobody can tell when what is in the other queue has been read.
-        submission.deliver_to(deliver, read_at_once=copies is not None)
+        consume = self._responses.put if copies is None else _call_both(self._responses.put, copies.put)
+        request.deliver_to(consume, counts_as_read=copies is not None)
 
     def __iter__(self) -> ResponseIterator:
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._is_complete:
+        if self._reader.is_complete:
             raise StopIteration
-        return self._read(self._responses.get())
+        return self._reader.read(self._responses.get())
+
+    def cancel(self) -> None:
+        """Cancel the request: it is dropped if it is still queued; otherwise the model may check for it and stop."""
+        self._reader.cancel()
 
 
-class AsyncResponseIterator(_Responses):
-    """The responses of one request on the event loop of whoever asked. Not to be iterated twice."""
+class AsyncResponseIterator:
+    """The responses of one request, in order, on the caller's event loop; it can be iterated once."""
 
     def __init__(
         self,
-        submission: Submission,
+        request: SubmittedRequest,
         copies: asyncio.Queue[InferenceResponse] | None = None,
         *,
         raise_on_error: bool = True,
     ) -> None:
-        """Responses go to *copies*, too. Must be made on the event loop that is to iterate it."""
-        super().__init__(submission, raise_on_error=raise_on_error)
+        """Receive the responses of a request on the running event loop; *copies* gets each of them, too."""
+        self._reader = _ResponseReader(request, raise_on_error=raise_on_error)
         self._responses: asyncio.Queue[InferenceResponse] = asyncio.Queue()
-        deliver = _Handover(asyncio.get_running_loop(), self._responses, copies)
-        submission.deliver_to(deliver, read_at_once=copies is not None)
+        consume = _AsyncQueueWriter(asyncio.get_running_loop(), self._responses, copies)
+        request.deliver_to(consume, counts_as_read=copies is not None)
 
     def __aiter__(self) -> AsyncResponseIterator:
         return self
 
     async def __anext__(self) -> InferenceResponse:
-        if self._is_complete:
+        if self._reader.is_complete:
             raise StopAsyncIteration
-        return self._read(await self._responses.get())
+        return self._reader.read(await self._responses.get())
+
+    def cancel(self) -> None:
+        """Cancel the request: it is dropped if it is still queued; otherwise the model may check for it and stop."""
+        self._reader.cancel()
 
 
-def _both(first: _Put, second: _Put) -> _Put:
-    def put(response: InferenceResponse) -> None:
+def _call_both(first: _ResponseConsumer, second: _ResponseConsumer) -> _ResponseConsumer:
+    def consume(response: InferenceResponse) -> None:
         first(response)
         second(response)
 
-    return put
+    return consume
 
 
-class _Handover:
-    """Puts responses into a queue of another event loop, and into one of the caller's, which may have a bound."""
+class _AsyncQueueWriter:
+    """Puts responses from the engine's thread into queues of another event loop.
+
+    The iterator's own queue is unbounded. The caller's queue may have a bound; responses for which it has no room are
+    kept here, in order, and a task of the caller's loop puts them as room becomes available.
+    """
 
     def __init__(
         self,
@@ -247,10 +285,11 @@ class _Handover:
         self._loop = loop
         self._own = own
         self._copies = copies
-        self._late: deque[InferenceResponse] = deque()
+        self._pending: deque[InferenceResponse] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, response: InferenceResponse) -> None:
+        # The caller's loop may be closed while the model still responds, as after `asyncio.run`.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._put, response)
 
@@ -258,16 +297,15 @@ class _Handover:
         self._own.put_nowait(response)
         if self._copies is None:
             return
-        if not self._late and not self._copies.full():
+        if not self._pending and not self._copies.full():
             self._copies.put_nowait(response)
             return
-        self._late.append(response)
+        self._pending.append(response)
         if self._task is None:
-            self._task = self._loop.create_task(self._put_late(self._copies))
+            self._task = self._loop.create_task(self._put_pending(self._copies))
 
-    async def _put_late(self, copies: asyncio.Queue[InferenceResponse]) -> None:
-        """Wait for room, in order."""
-        while self._late:
-            await copies.put(self._late[0])
-            self._late.popleft()
+    async def _put_pending(self, copies: asyncio.Queue[InferenceResponse]) -> None:
+        while self._pending:
+            await copies.put(self._pending[0])
+            self._pending.popleft()
         self._task = None

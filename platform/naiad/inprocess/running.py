@@ -1,4 +1,9 @@
-"""A started server: its event loop's thread, its engine, and what is started on them."""
+"""A started server: the thread of its event loop, its engine, and its services.
+
+A server stops when the first of these happens: `Server.stop`; the program drops its last reference to a `KeepAlive` of
+the server; the interpreter exits (`atexit` in `server`). Guests end with the process in any case, because the kernel
+kills them with it.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +25,33 @@ from naiad.errors import Code, NaiadError, RepositoryError, UnsupportedRequestEr
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.log_settings import NoLog
 from naiad.frontends.metrics.server import MetricsFrontend
-from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnsupportedError, translated
+from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnsupportedError, translate_errors
 from naiad.inprocess.loop import LoopThread
-from naiad.inprocess.metrics import own_families
+from naiad.inprocess.metrics import program_families
 from naiad.inprocess.options import Options, log_settings, server_options
 from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
 from naiad.repository.repositories import LocalRepository
 
-__all__ = ["RunningServer", "register", "unregister"]
+__all__ = ["RunningServer", "register_repository", "unregister_repository"]
 
-# A program that sets up no logging gets no lines from us, as the package's; one that does gets them where it wants.
+# A library must not print unless the program configures logging. Without this handler, Python's handler of last resort
+# would print warnings to stderr.
 logging.getLogger("naiad").addHandler(logging.NullHandler())
 
 
 class RunningServer:
-    """What `Server.start` makes and `Server.stop` ends.
+    """A server between `Server.start` and `Server.stop`.
 
     Attributes:
-        loop: The thread that everything runs on.
-        engine: The engine, to be called on that thread.
+        loop: The thread of the event loop.
+        engine: The engine; only the loop's thread may call it.
         options: The server's options.
-        extensions: What all services of this server share.
-        alive: All that run.
+        extensions: State that all services of this server share, such as registered memory regions.
+        all_running: All running servers of this process.
     """
 
-    alive: ClassVar[set[RunningServer]] = set()
+    all_running: ClassVar[set[RunningServer]] = set()
 
     def __init__(self, options: ServerOptions, loop: LoopThread, log: ActiveLog | None) -> None:
         self.options = options
@@ -55,17 +61,17 @@ class RunningServer:
         self._log = log
         self._stack = AsyncExitStack()
         self._has_engine = self._is_stopped = False
-        self._held: weakref.ref[_Hold] | None = None
+        self._keep_alive: weakref.ref[_KeepAlive] | None = None
         self._lock = threading.Lock()
 
     @staticmethod
     def start(given: Options) -> RunningServer:
-        """Start a server and load its models.
+        """A started server, with its models loaded.
 
         Raises:
             TypeError: If an option has the wrong type.
             NaiadError: If a repository cannot be read.
-            TritonError: If an option cannot be used, or (exit on error) a model not be loaded.
+            TritonError: If an option is invalid, or a model cannot be loaded and the options say to exit on errors.
         """
         options = server_options(given)
         running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
@@ -76,17 +82,22 @@ class RunningServer:
         except BaseException:
             running.stop()
             raise
-        RunningServer.alive.add(running)
+        RunningServer.all_running.add(running)
         return running
 
-    def hold(self) -> object:
-        """Something whose end stops the server, if nobody has stopped it: for all who would miss it."""
-        held = None if self._held is None else self._held()
-        if held is None:
-            held = _Hold()
-            self._held = weakref.ref(held)
-            weakref.finalize(held, _abandoned, self).atexit = False
-        return held
+    def keep_alive(self) -> object:
+        """An object that keeps the server running; the server stops when the last reference to it is dropped.
+
+        `Server` and every `Model` refer to it. They cannot serve for this themselves: the loop's thread refers to the
+        `RunningServer`, which therefore is never garbage.
+        """
+        keep_alive = None if self._keep_alive is None else self._keep_alive()
+        if keep_alive is None:
+            keep_alive = _KeepAlive()
+            self._keep_alive = weakref.ref(keep_alive)
+            # Not at exit: `server` stops servers then, with a time limit.
+            weakref.finalize(keep_alive, _stop_in_background, self).atexit = False
+        return keep_alive
 
     async def _start_engine(self) -> list[NaiadError]:
         self.engine = build_engine(self.options, build_loader(self.options))
@@ -95,18 +106,18 @@ class RunningServer:
         return await self.engine.start()
 
     def stop(self, grace: float | None = None) -> None:
-        """End services, models and the thread; a second time, nothing.
+        """Stop the services, the models and the thread; a second call does nothing.
 
         Args:
-            grace: Seconds that requests in flight have; the options' exit timeout unless given.
+            grace: Seconds that requests in flight have; None for the exit timeout of the options.
         """
-        with self._lock:  # whoever stops it a second time waits until it has stopped
+        with self._lock:  # a second caller waits until the first has stopped the server
             if not self._is_stopped:
                 self._is_stopped = True
-                RunningServer.alive.discard(self)
-                self._end(grace)
+                RunningServer.all_running.discard(self)
+                self._stop(grace)
 
-    def _end(self, grace: float | None) -> None:
+    def _stop(self, grace: float | None) -> None:
         try:
             self.loop.run(self._close(grace))
         finally:
@@ -115,60 +126,61 @@ class RunningServer:
                 self._log.close()
 
     async def _close(self, grace: float | None) -> None:
-        # As a server does; but a program that ends has nobody left who would go on with a sequence.
+        # Sequences may continue for the exit timeout, as in `naiad serve`. With a *grace*, the program exits and cannot
+        # continue them.
         if grace is None and self._has_engine:
             await self.engine.finish_sequences()
-        # What is left after that ends with the loop's thread: the kernel ends guests with it.
+        # Guests that are still running after the grace are killed by the kernel, with this process.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stack.aclose(), grace)
 
-    def serve(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
-        """Start a service on the loop, which ends with the server at the latest; return its port."""
+    def start_service(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
+        """Start a service on the loop, and stop it with the server at the latest; returns the service's port."""
 
         async def begin() -> int:
             port = await start()
             self._stack.push_async_callback(stop)
             return port
 
-        with translated():
+        with translate_errors():
             return self.loop.run(begin())
 
-    def end(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Stop a service; not needed before `stop`."""
+    def stop_service(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Stop a service before the server stops."""
 
         async def finish() -> None:
             await stop()
 
-        with translated():
+        with translate_errors():
             self.loop.run(finish())
 
     def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
-        """A service of all metrics, not started.
+        """The metrics endpoint, not started.
 
         Raises:
-            UnsupportedError: If the options switch them off.
+            UnsupportedError: If the options disable metrics.
         """
         if not self.options.metrics.is_enabled:
             raise UnsupportedError("metrics not supported")
         options = replace(self.options, metrics=replace(self.options.metrics, address=address, port=port))
-        return metrics_frontend(self.engine, options, own_families)
+        return metrics_frontend(self.engine, options, program_families)
 
     def metrics(self) -> str:
-        """All metrics now."""
+        """All metrics, in Prometheus' text format."""
         page = self.metrics_frontend()
-        with translated():
+        with translate_errors():
             return self.loop.call(page.scrape).decode()
 
 
-class _Hold:
-    """Referred to by whoever needs the server; a server's own threads refer to the server itself."""
+class _KeepAlive:
+    """See `RunningServer.keep_alive`."""
 
     __slots__ = ("__weakref__",)
 
 
-def _abandoned(running: RunningServer) -> None:
-    # On a thread, as the last reference may go anywhere, also on the server's own thread.
-    threading.Thread(target=running.stop, name="naiad-abandoned", daemon=True).start()
+def _stop_in_background(running: RunningServer) -> None:
+    # The last reference may be dropped on any thread. On the loop's thread, `stop` would wait for itself.
+    threading.Thread(target=running.stop, name="naiad-stop", daemon=True).start()
 
 
 def _open_log(options: Options) -> ActiveLog | None:
@@ -188,12 +200,15 @@ def _not_loaded(failures: list[NaiadError]) -> InternalError:
     return InternalError(f"failed to load all models\n{reasons}")
 
 
-def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None:
-    """Serve one more repository. See `Server.register_model_repository`.
+# -- repositories of a running server. Texts: CORE src/model_repository_manager/ ---------------------------------------
+
+
+def register_repository(server: RunningServer, path: str, names: Mapping[str, str]) -> None:
+    """Serve another repository; see `Server.register_model_repository`.
 
     Raises:
-        UnsupportedRequestError: In another mode than explicit.
-        RepositoryError: If there is no such repository, or it or one of its models is there already.
+        UnsupportedRequestError: If the model control mode is not explicit.
+        RepositoryError: If the folder does not exist, or the repository or one of its names is registered already.
     """
     _require_explicit(server, "registration")
     if not Path(path).is_dir():
@@ -202,9 +217,9 @@ def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None
     repository = LocalRepository(Path(path).absolute())
     if repository.location in repositories.locations:
         raise RepositoryError(f"model repository '{path}' has already been registered", code=Code.ALREADY_EXISTS)
-    known = {files.name for files in repositories.known_models()}
+    existing = {files.name for files in repositories.known_models()}
     for directory, name in names.items():
-        if name in known:
+        if name in existing:
             raise RepositoryError(
                 f"failed to register '{path}': '{directory}' cannot be mapped to '{name}', as there is a model of that "
                 "name",
@@ -213,12 +228,12 @@ def register(server: RunningServer, path: str, names: Mapping[str, str]) -> None
     repositories.add(repository, names)
 
 
-def unregister(server: RunningServer, path: str) -> None:
-    """Serve a repository no more. See `Server.unregister_model_repository`.
+def unregister_repository(server: RunningServer, path: str) -> None:
+    """Stop serving a repository; see `Server.unregister_model_repository`.
 
     Raises:
-        UnsupportedRequestError: In another mode than explicit.
-        RepositoryError: If it is not served.
+        UnsupportedRequestError: If the model control mode is not explicit.
+        RepositoryError: If the repository is not registered.
     """
     _require_explicit(server, "unregistration")
     if not server.engine.repositories.remove(str(Path(path).absolute())):

@@ -1,4 +1,7 @@
-"""A server in this process: the engine on a thread of its own, asked from any other."""
+"""A server in this process: the engine runs on a thread of its own, and any other thread may call it.
+
+`loop` describes how callers' threads and the engine's event loop work together.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from typing import Any
 from naiad.errors import NaiadError, RepositoryError
 from naiad.frontends.kserve_http.documents import server_document
 from naiad.inprocess.enums import MetricFormat
-from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translated
-from naiad.inprocess.model import Model, ModelDictionary, plain
+from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translate_errors
+from naiad.inprocess.model import Model, ModelDictionary, as_plain_dict
 from naiad.inprocess.options import Options
-from naiad.inprocess.running import RunningServer, register, unregister
+from naiad.inprocess.running import RunningServer, register_repository, unregister_repository
 from naiad.protocol.model_names import LATEST
 
 __all__ = ["Server"]
 
-_GRACE_AT_EXIT = 2.0
-"""Seconds for requests in flight when the program ends: nobody waits for them any more."""
+_GRACE_AT_EXIT_SECONDS = 2.0
+"""Time for requests in flight when the program exits; nothing can read their responses."""
 
-_HELD_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
+_NOT_UNLOADED = frozenset({"READY", "LOADING", "UNLOADING"})
 
 
 class Server:
@@ -34,24 +37,24 @@ class Server:
             for response in server.model("add_sub").infer(inputs={...}):
                 print(response.outputs["OUTPUT0"].to_numpy())
 
-    Models run in guests of their own as under `naiad serve`; they end with `stop`, with the `with` block, when nobody
-    refers to the server or a model of it any more, and with the process, however it ends. All methods may be called
-    from any thread.
+    Models run in processes of their own, as with `naiad serve`. The server stops with `stop`, with the `with` block,
+    when the program drops its last reference to the server and its models, and with the process, even if that crashes.
+    All methods may be called from any thread.
     """
 
     def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
-        """Prepare; `start` starts.
+        """Prepare the server; `start` starts it.
 
         Args:
-            options: What to do.
-            kwargs: Fields of `Options`, instead.
+            options: The options.
+            kwargs: Fields of `Options`, in the place of *options*.
         """
         self.options = Options(**kwargs) if options is None else options
         self._running: RunningServer | None = None
-        self._hold: object = None
+        self._keep_alive: object = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self is 3.11+
+    def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self if self._running is not None else self.start()
 
     def __exit__(
@@ -60,7 +63,7 @@ class Server:
         if self._running is not None:
             self.stop()
 
-    async def __aenter__(self) -> Server:  # noqa: PYI034
+    async def __aenter__(self) -> Server:  # noqa: PYI034 - typing.Self needs Python 3.11
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
@@ -68,7 +71,7 @@ class Server:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -76,23 +79,23 @@ class Server:
         polling_interval: float = 0.1,
         timeout: float | None = None,
     ) -> Server:
-        """Start the server and load its models; return it.
+        """Start the server and load its models; returns the server itself.
 
         Args:
-            wait_until_ready: Whether to wait for models that are loaded, but not ready yet.
-            polling_interval: Seconds between looks.
-            timeout: Seconds to wait for that.
+            wait_until_ready: Whether to wait until all loaded models are ready.
+            polling_interval: Seconds between checks.
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            InvalidArgumentError: If it was started before, or an option cannot be used.
-            InternalError: If a repository cannot be read, or a model not be loaded (with `exit_on_error`).
-            UnavailableError: If it was not ready in time; it goes on running.
+            InvalidArgumentError: If the server is started, or an option is invalid.
+            InternalError: If a repository cannot be read, or, with `exit_on_error`, a model cannot be loaded.
+            UnavailableError: If the server is not ready in time; it keeps running.
         """
         with self._lock:
             if self._running is not None:
                 raise InvalidArgumentError("Server already started")
-            self._running = _started(self.options)
-            self._hold = self._running.hold()
+            self._running = _start(self.options)
+            self._keep_alive = self._running.keep_alive()
         deadline = None if timeout is None else time.monotonic() + timeout
         while wait_until_ready and not self.ready():
             if deadline is not None and time.monotonic() >= deadline:
@@ -101,16 +104,16 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Let sequences that have begun and requests in flight end, for the exit timeout at most; then end the server.
+        """Stop the server, after the requests in flight and open sequences, or after the exit timeout.
 
         Raises:
-            InvalidArgumentError: If it does not run.
+            InvalidArgumentError: If the server is not running.
         """
         with self._lock:
             running = self._server
             self._running = None
         running.stop()
-        self._hold = None
+        self._keep_alive = None
 
     @property
     def _server(self) -> RunningServer:
@@ -118,44 +121,44 @@ class Server:
             raise InvalidArgumentError("Server not started")
         return self._running
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- health, metadata, models ---------------------------------------------------------------------------------
 
     def live(self) -> bool:
-        """Whether it has started and not begun to stop."""
+        """Whether the server is started and not stopping."""
         server = self._server
-        with translated():
+        with translate_errors():
             return server.loop.call(server.engine.is_live)
 
     def ready(self) -> bool:
-        """Whether it takes requests, and (strict readiness) every model with it."""
+        """Whether the server accepts requests and, with strict readiness, all models are ready."""
         server = self._server
-        with translated():
+        with translate_errors():
             return server.loop.run(server.engine.check_server_ready())
 
     def metadata(self) -> dict[str, Any]:
-        """Its name, version and protocol extensions."""
+        """The server's name, version and protocol extensions."""
         server = self._server
-        with translated():
-            return plain(server_document(server.loop.call(server.engine.server_metadata)))
+        with translate_errors():
+            return as_plain_dict(server_document(server.loop.call(server.engine.server_metadata)))
 
     def metrics(self, metric_format: MetricFormat = MetricFormat.PROMETHEUS) -> str:
         """All metrics, in Prometheus' text format.
 
         Raises:
-            UnsupportedError: If the options switch them off.
+            UnsupportedError: If the options disable metrics.
         """
         assert metric_format is MetricFormat.PROMETHEUS
         return self._server.metrics()
 
     def model(self, model_name: str, model_version: int = LATEST) -> Model:
-        """A model by its name; whether there is one shows when it is used."""
+        """The model with this name; a missing model raises an error when it is used."""
         server = self._server
-        return Model(server.engine, server.loop, model_name, model_version, hold=server.hold())
+        return Model(server.engine, server.loop, model_name, model_version, keep_alive=server.keep_alive())
 
     def models(self, exclude_not_ready: bool = False) -> ModelDictionary:  # noqa: FBT001, FBT002 - the package's signature
-        """All models of the repositories by name and version, or only those that are ready."""
+        """The models of the repositories, by name and version; with *exclude_not_ready*, only those that are ready."""
         server = self._server
-        with translated():
+        with translate_errors():
             entries = (
                 server.loop.call(server.engine.ready_index)
                 if exclude_not_ready
@@ -169,7 +172,7 @@ class Server:
                 int(entry.version or LATEST),
                 None if entry.state is None else entry.state.value,
                 entry.reason or None,
-                hold=server.hold(),
+                keep_alive=server.keep_alive(),
             )
             for entry in entries
         )
@@ -177,90 +180,90 @@ class Server:
     # -- loading --------------------------------------------------------------------------------------------------
 
     def load(self, model_name: str, parameters: dict[str, str | int | bool | bytes] | None = None) -> Model:
-        """Load or reload a model and return it; only with `ModelControlMode.EXPLICIT`.
+        """Load or reload a model; returns the model. Requires `ModelControlMode.EXPLICIT`.
 
         Args:
             model_name: The model.
-            parameters: `config` is a configuration as JSON to take instead of that in the repository; the content of
-                files by `file:<path>`.
+            parameters: `config`: a configuration as JSON that replaces the repository's; `file:<path>`: the content of
+                a file of the model.
 
         Raises:
-            TritonError: If it cannot be loaded.
+            TritonError: If the model cannot be loaded.
         """
         server = self._server
-        with translated():
+        with translate_errors():
             server.loop.run(server.engine.load(model_name, _load_parameters(parameters or {})))
         return self.model(model_name)
 
     def register_model_repository(self, repository_path: str, name_mapping: dict[str, str] | None = None) -> None:
-        """Serve one more repository, whose models can then be loaded; only with `ModelControlMode.EXPLICIT`.
+        """Register another repository; `load` can then load its models. Requires `ModelControlMode.EXPLICIT`.
 
         Args:
             repository_path: The repository.
-            name_mapping: Other names for some of its models, by the names of their directories.
+            name_mapping: New names for some of its models, by directory name.
 
         Raises:
-            UnsupportedError: In another mode.
-            InvalidArgumentError: If there is no such repository.
-            AlreadyExistsError: If it is served already, or there is a model of such a name.
+            UnsupportedError: If the model control mode is not explicit.
+            InvalidArgumentError: If the folder does not exist.
+            AlreadyExistsError: If the repository is registered, or a model has one of the new names.
         """
-        with translated():
-            register(self._server, repository_path, name_mapping or {})
+        with translate_errors():
+            register_repository(self._server, repository_path, name_mapping or {})
 
     def unregister_model_repository(self, repository_path: str) -> None:
-        """Serve a repository no more; what is loaded of it stays loaded. Only with `ModelControlMode.EXPLICIT`.
+        """Unregister a repository; its loaded models stay loaded. Requires `ModelControlMode.EXPLICIT`.
 
         Raises:
-            UnsupportedError: In another mode.
-            InvalidArgumentError: If it is not served.
+            UnsupportedError: If the model control mode is not explicit.
+            InvalidArgumentError: If the repository is not registered.
         """
-        with translated():
-            unregister(self._server, repository_path)
+        with translate_errors():
+            unregister_repository(self._server, repository_path)
 
     def poll_model_repository(self) -> None:
-        """Look for changes in the repositories now, and follow them; only with `ModelControlMode.POLL`.
+        """Load, reload and unload models after changes in the repositories, now. Requires `ModelControlMode.POLL`.
 
         Raises:
-            UnavailableError: In another mode.
+            UnavailableError: If the model control mode is not poll.
         """
         server = self._server
-        with translated():
+        with translate_errors():
             server.loop.run(server.engine.poll())
 
     def unload(
         self,
         model: str | Model,
         unload_dependents: bool = False,  # noqa: FBT001, FBT002 - the package's signature
-        wait_until_unloaded: bool = False,  # noqa: FBT001, FBT002
+        wait_until_unloaded: bool = False,  # noqa: FBT001, FBT002 - the package's signature
         polling_interval: float = 0.1,
         timeout: float | None = None,
     ) -> None:
-        """Begin to unload a model; only with `ModelControlMode.EXPLICIT`.
+        """Start to unload a model. Requires `ModelControlMode.EXPLICIT`.
 
         Args:
             model: The model or its name.
-            unload_dependents: Whether what only it needs is unloaded, too.
-            wait_until_unloaded: Whether to wait until its last request is answered and its guests are gone.
-            polling_interval: Seconds between looks.
-            timeout: Seconds to wait for that.
+            unload_dependents: Whether to unload models that only this one needs.
+            wait_until_unloaded: Whether to wait until its requests are finished and its processes have exited.
+            polling_interval: Seconds between checks.
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            TritonError: If it cannot be unloaded, or not in time.
+            TritonError: If the model cannot be unloaded, or is not unloaded in time.
         """
         server = self._server
         name = model.name if isinstance(model, Model) else model
-        with translated():
+        with translate_errors():
             server.loop.run(server.engine.unload(name, unload_dependents=unload_dependents))
         deadline = None if timeout is None else time.monotonic() + timeout
-        while wait_until_unloaded and self._is_held(name):
+        while wait_until_unloaded and self._is_loaded(name):
             if deadline is not None and time.monotonic() >= deadline:
                 raise UnavailableError("Timeout before model unloaded")
             time.sleep(polling_interval)
 
-    def _is_held(self, name: str) -> bool:
-        return any(model.name == name and model.state in _HELD_STATES for model in self.models().values())
+    def _is_loaded(self, name: str) -> bool:
+        return any(model.name == name and model.state in _NOT_UNLOADED for model in self.models().values())
 
-    # -- the same for callers with an event loop, which goes on meanwhile -----------------------------------------
+    # -- the same for callers with an event loop; a thread waits, so that the loop is not blocked ------------------
 
     async def async_start(self) -> Server:
         """As `start`."""
@@ -279,13 +282,13 @@ class Server:
         await asyncio.to_thread(self.unload, model, unload_dependents, wait_until_unloaded=True)
 
 
-def _started(options: Options) -> RunningServer:
+def _start(options: Options) -> RunningServer:
     try:
         running = RunningServer.start(options)
     except RepositoryError as error:
-        raise InternalError(error.message) from error  # as the reference has it, whatever is wrong with it
+        raise InternalError(error.message) from error  # the reference's class for every error of a repository
     except NaiadError:
-        with translated():
+        with translate_errors():
             raise
     return running
 
@@ -299,7 +302,7 @@ _pid = os.getpid()
 
 @atexit.register
 def _stop_all() -> None:
-    """End what the program has left running; not in a fork of it, whose copies of servers are none."""
+    """Stop the servers that the program has left running; a forked child inherits the handler, but not the threads."""
     if os.getpid() == _pid:
-        for running in list(RunningServer.alive):
-            running.stop(_GRACE_AT_EXIT)
+        for running in list(RunningServer.all_running):
+            running.stop(_GRACE_AT_EXIT_SECONDS)

@@ -1,4 +1,8 @@
-"""Services of a server in this process: HTTP, gRPC and metrics, as in the `tritonfrontend` package."""
+"""Network services of a server in this process: HTTP, gRPC and metrics, as in the `tritonfrontend` package.
+
+Names, defaults and error texts are the package's. Each service has a dataclass `Options` of its own and creates its
+frontend on the server's event loop, because a frontend belongs to the loop that it is created on.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from naiad.config.server.access import TlsFiles, header_pattern
 from naiad.frontends.access import Access
@@ -19,15 +23,17 @@ from naiad.inprocess.server import Server
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics"]
 
-_GRACE = 2.0
+_FrontendCalls: TypeAlias = tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]
+
+_STOP_GRACE_SECONDS = 2.0
 _LARGEST_PORT = 65535
 
 
-class _Options:
-    """Checks that dataclasses of options share."""
+class _CheckedOptions:
+    """Checks the fields of the dataclasses of options below: types by their defaults, and ranges."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # type: ignore[arg-type] # every one below is a dataclass
+        for each in fields(self):  # type: ignore[arg-type] # the subclasses are dataclasses
             value = getattr(self, each.name)
             kind = type(each.default)
             if each.default is not None and type(value) is not kind:
@@ -46,51 +52,54 @@ class _Options:
 
 
 class _Service:
-    """One service: started, stopped, or both by a `with` block; it ends with its server at the latest."""
+    """One network service: `start`, `stop`, or a `with` block for both; it stops with its server at the latest.
+
+    A subclass says how its frontend is created (`_frontend_calls`).
+    """
 
     Options: ClassVar[type[Any]]
 
     def __init__(self, server: Server, options: Any = None) -> None:
-        """Prepare; `start` listens.
+        """Prepare the service; `start` opens the port.
 
         Raises:
-            InvalidArgumentError: If the server does not run, or the options are of another class.
+            InvalidArgumentError: If the server is not running, or the options are of another class.
         """
         if options is not None and not isinstance(options, self.Options):
             raise InvalidArgumentError(
                 f"Incorrect type for options. options argument must be of type {type(self).__name__}.Options"
             )
         self._options: Any = self.Options() if options is None else options
-        self._running = server._server  # noqa: SLF001 - what is behind a server is no part of the API
-        self._end: Callable[[], Awaitable[None]] | None = None
+        self._running = server._server  # noqa: SLF001 - of this package, and not part of the API
+        self._stop_frontend: Callable[[], Awaitable[None]] | None = None
         self.port = 0
 
     def start(self) -> None:
-        """Listen; `port` then is the port, which matters where the options have 0.
+        """Open the port; afterwards, `port` is its number, which the system chooses if the options have 0.
 
         Raises:
-            AlreadyExistsError: If it listens.
-            InvalidArgumentError: If it cannot listen there.
+            AlreadyExistsError: If the service is started.
+            InvalidArgumentError: If the address cannot be used.
         """
-        if self._end is not None:
+        if self._stop_frontend is not None:
             raise AlreadyExistsError("server is already running.")
-        begin, self._end = self._made(self._running)
+        start_frontend, self._stop_frontend = self._frontend_calls(self._running)
         try:
-            self.port = self._running.serve(begin, self._end)
+            self.port = self._running.start_service(start_frontend, self._stop_frontend)
         except BaseException:
-            self._end = None
+            self._stop_frontend = None
             raise
 
     def stop(self) -> None:
-        """Stop listening, once what is being answered is answered.
+        """Close the port, after the requests in flight.
 
         Raises:
-            UnavailableError: If it does not listen.
+            UnavailableError: If the service is not started.
         """
-        end, self._end = self._end, None
-        if end is None:
+        stop_frontend, self._stop_frontend = self._stop_frontend, None
+        if stop_frontend is None:
             raise UnavailableError("server is not running.")
-        self._running.end(end)
+        self._running.stop_service(stop_frontend)
 
     def __enter__(self) -> Any:
         self.start()
@@ -99,20 +108,20 @@ class _Service:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._end is not None:
+        if self._stop_frontend is not None:
             self.stop()
 
-    def _made(self, running: RunningServer) -> tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]:
-        """What starts the service and what stops it; both on the server's loop."""
+    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
+        """Two functions for the server's loop: one starts the frontend and returns its port, one stops it."""
         raise NotImplementedError
 
 
 class KServeHttp(_Service):
-    """HTTP, as of `naiad serve`."""
+    """KServe v2 over HTTP, as in `naiad serve`."""
 
     @dataclass
-    class Options(_Options):
-        """Where and how; `thread_count` has no effect, as one event loop serves all connections."""
+    class Options(_CheckedOptions):
+        """Options of the HTTP service; `thread_count` has no effect, because one event loop serves all connections."""
 
         address: str = "0.0.0.0"  # noqa: S104 - the package's default
         port: int = 8000
@@ -120,11 +129,11 @@ class KServeHttp(_Service):
         thread_count: int = 8
         header_forward_pattern: str = ""
 
-    def _made(self, running: RunningServer) -> tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]:
+    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
         options = self._options
 
         async def start() -> int:
-            # Made here, as all of it belongs to the server's loop.
+            # Created here, on the loop that it belongs to.
             self._frontend = HttpFrontend(
                 running.engine,
                 address=options.address,
@@ -135,17 +144,17 @@ class KServeHttp(_Service):
             )
             return await self._frontend.start()
 
-        return start, lambda: self._frontend.stop(_GRACE)
+        return start, lambda: self._frontend.stop(_STOP_GRACE_SECONDS)
 
 
 class KServeGrpc(_Service):
-    """gRPC, as of `naiad serve`."""
+    """KServe v2 over gRPC, as in `naiad serve`."""
 
     @dataclass
-    class Options(_Options):
-        """Where and how; threads and pools have no effect, as one event loop serves all connections."""
+    class Options(_CheckedOptions):
+        """Options of the gRPC service; thread counts and pool sizes have no effect: one event loop serves all."""
 
-        address: str = "0.0.0.0"  # noqa: S104
+        address: str = "0.0.0.0"  # noqa: S104 - the package's default
         port: int = 8001
         reuse_port: bool = False
         use_ssl: bool = False
@@ -167,7 +176,7 @@ class KServeGrpc(_Service):
         max_response_pool_size: int = 2_147_483_647
         forward_header_pattern: str = ""
 
-    def _made(self, running: RunningServer) -> tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]:
+    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
         options = self._options
         settings = GrpcSettings(
             **{each.name: getattr(options, each.name) for each in fields(GrpcSettings) if hasattr(options, each.name)},
@@ -187,21 +196,21 @@ class KServeGrpc(_Service):
             )
             return await self._frontend.start()
 
-        return start, lambda: self._frontend.stop(_GRACE)
+        return start, lambda: self._frontend.stop(_STOP_GRACE_SECONDS)
 
 
 class Metrics(_Service):
-    """Metrics for Prometheus."""
+    """The metrics endpoint for Prometheus."""
 
     @dataclass
-    class Options(_Options):
-        """Where; `thread_count` has no effect."""
+    class Options(_CheckedOptions):
+        """Options of the metrics endpoint; `thread_count` has no effect."""
 
-        address: str = "0.0.0.0"  # noqa: S104
+        address: str = "0.0.0.0"  # noqa: S104 - the package's default
         port: int = 8002
         thread_count: int = 1
 
-    def _made(self, running: RunningServer) -> tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]:
+    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
         frontend = running.metrics_frontend(self._options.address, self._options.port)
         return frontend.start, frontend.stop
 

@@ -18,8 +18,8 @@ from naiad.protocol.inference import InputTensor, OutputTensor
 
 __all__ = ["Tensor"]
 
-_OWN_STREAMS = frozenset({None, 0, -1})
-"""What a consumer of memory of the CPU may say about streams: that there is none."""
+_NO_STREAM = frozenset({None, 0, -1})
+"""Values of `__dlpack__(stream=...)` that require no synchronization; memory of the CPU has no streams."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Tensor:
     """A tensor.
 
     Attributes:
-        data_type: Datatype of its elements.
-        shape: Its dimensions.
-        memory_buffer: Where its elements are, in C order; strings as `<length><bytes>` each.
+        data_type: Datatype of the elements.
+        shape: Sizes of the dimensions.
+        memory_buffer: Memory with the elements in C order; each element of BYTES is a 4-byte length and its bytes.
     """
 
     data_type: DataType
@@ -38,41 +38,41 @@ class Tensor:
 
     @property
     def data_ptr(self) -> int:
-        """Address of its memory."""
+        """Address of the memory."""
         return self.memory_buffer.data_ptr
 
     @property
     def memory_type(self) -> MemoryType:
-        """Where its memory is."""
+        """Type of the memory."""
         return self.memory_buffer.memory_type
 
     @property
     def memory_type_id(self) -> int:
-        """Number of the device its memory is on."""
+        """Number of the memory's device."""
         return self.memory_buffer.memory_type_id
 
     @property
     def size(self) -> int:
-        """Bytes of its memory."""
+        """Size of the memory in bytes."""
         return self.memory_buffer.size
 
-    # -- from other things ----------------------------------------------------------------------------------------
+    # -- conversions from other types ------------------------------------------------------------------------------
 
     @staticmethod
     def from_dlpack(obj: Any) -> Tensor:
-        """A tensor over the memory of an array or tensor of any library, without a copy.
+        """A tensor with the memory of an array or tensor of any library, without a copy.
 
         Raises:
-            InvalidArgumentError: If it has none that the CPU can read, or not in one piece.
+            InvalidArgumentError: If the memory is on a device, or is not contiguous.
         """
         return Tensor(*borrow(obj))
 
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-        """A tensor of an array: over its memory where that is as tensors have it, else of a copy.
+        """A tensor of an array; it shares the array's memory if that is contiguous and little-endian, else has a copy.
 
         Raises:
-            InvalidArgumentError: If tensors have no such datatype.
+            InvalidArgumentError: If no datatype corresponds to the array's.
         """
         if array.dtype.kind in "OSU":
             return _strings(array)
@@ -81,16 +81,16 @@ class Tensor:
             raise InvalidArgumentError(
                 f"Unsupported Numpy data type. Can't convert {array.dtype} to Triton server data type"
             )
-        # ascontiguousarray makes one dimension of none.
+        # `ascontiguousarray` returns one dimension for an array without dimensions.
         in_order = np.ascontiguousarray(array, datatype.numpy).reshape(array.shape)
         return Tensor(*borrow(in_order))
 
     @staticmethod
     def from_bytes_array(bytes_array: list[str] | list[bytes] | np.ndarray[Any, Any]) -> Tensor:
-        """A BYTES tensor of a list, nested or not, or an array of strings or bytes.
+        """A BYTES tensor of a list (it may be nested) or an array of text or bytes.
 
         Raises:
-            InvalidArgumentError: If it holds anything else.
+            InvalidArgumentError: If an element is neither text nor bytes.
         """
         tensor = Tensor._from_object(bytes_array)
         if tensor.data_type is not DataType.BYTES:
@@ -106,7 +106,7 @@ class Tensor:
 
     @staticmethod
     def _from_object(obj: Any) -> Tensor:
-        """A tensor of whatever can be one."""
+        """A tensor of a tensor, list, array or object with `__dlpack__`."""
         if isinstance(obj, Tensor):
             return obj
         if isinstance(obj, list):
@@ -120,13 +120,13 @@ class Tensor:
             "__dlpack__"
         )
 
-    # -- to other things ------------------------------------------------------------------------------------------
+    # -- conversions to other types ---------------------------------------------------------------------------------
 
     def to_bytes_array(self) -> np.ndarray[Any, Any]:
-        """The elements of a BYTES tensor as an array of bytes objects.
+        """The elements of a BYTES tensor, as an array of bytes objects.
 
         Raises:
-            InvalidArgumentError: If it is of another datatype.
+            InvalidArgumentError: If the tensor has another datatype.
         """
         if self.data_type is not DataType.BYTES:
             raise InvalidArgumentError(f"Tensor has data type {self.data_type!r} not {DataType.BYTES!r}")
@@ -139,7 +139,7 @@ class Tensor:
         return in_shape
 
     def to_string_array(self) -> np.ndarray[Any, Any]:
-        """The elements of a BYTES tensor as an array of text, taken for UTF-8."""
+        """The elements of a BYTES tensor, decoded as UTF-8, as an array of text."""
         array = self.to_bytes_array()
         if not array.size:
             return array.astype(np.str_)
@@ -148,15 +148,17 @@ class Tensor:
         return in_shape
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
-        """The tensor as an array over the same memory; of a BYTES tensor, an array of bytes objects.
+        """The tensor as an array that shares its memory; a BYTES tensor becomes a new array of bytes objects.
 
         Raises:
-            InvalidArgumentError: If numpy has no such datatype.
+            InvalidArgumentError: If numpy has no such datatype (BF16).
         """
         if self.data_type is DataType.BYTES:
             return self.to_bytes_array()
         if self.data_type.numpy is None:
-            raise InvalidArgumentError(f"numpy has no {self.data_type.name}: use DLPack, such as torch.from_dlpack")
+            raise InvalidArgumentError(
+                f"cannot convert to numpy: it has no {self.data_type.name}; use DLPack, such as torch.from_dlpack"
+            )
         elements = np.frombuffer(self.memory_buffer.view(), self.data_type.numpy)
         array: np.ndarray[Any, Any] = elements.reshape(tuple(self.shape))
         return array
@@ -172,11 +174,11 @@ class Tensor:
         return self.to_device("cpu")
 
     def to_device(self, device: DeviceOrMemoryType) -> Tensor:
-        """The tensor in memory of a device: this tensor where it is there already.
+        """This tensor, if its memory is on the device.
 
         Raises:
-            InvalidArgumentError: If there is no such device.
-            UnsupportedError: If it would have to be copied to or from a GPU.
+            InvalidArgumentError: If the device is unknown.
+            UnsupportedError: If the tensor would have to be copied to or from a GPU.
         """
         wanted = parse_device_or_memory_type(device)
         here = (self.memory_type, self.memory_type_id)
@@ -195,7 +197,7 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        if stream not in _OWN_STREAMS:
+        if stream not in _NO_STREAM:
             raise UnsupportedError(
                 f"DLPack stream synchronization on memory type {self.memory_type!r} and stream {stream} not supported"
             )
@@ -206,7 +208,7 @@ class Tensor:
                 f"Unsupported Triton server data type. Can't convert {self.data_type!r} to DLPack data type"
             )
         view = self.memory_buffer.view()
-        # Consumers take capsules for memory they may write to.
+        # Version 0 of DLPack has no flag for read-only memory, so consumers may write to what they get.
         data = memoryview(bytearray(view)) if copy or view.readonly else view
         return dlpack.to_capsule(self.data_type, tuple(self.shape), data)
 
@@ -214,7 +216,7 @@ class Tensor:
         kind = DLDeviceType.kDLCUDA if self.memory_type is MemoryType.GPU else DLDeviceType.kDLCPU
         return kind, self.memory_type_id
 
-    # -- on the way to and from the engine --------------------------------------------------------------------------
+    # -- conversions to and from tensors of the engine --------------------------------------------------------------
 
     def _as_input(self, name: str) -> InputTensor:
         return InputTensor(name, self.data_type, tuple(self.shape), self.memory_buffer.view())
@@ -223,7 +225,7 @@ class Tensor:
     def _of_output(output: OutputTensor) -> Tensor:
         data = output.data
         if not isinstance(data, memoryview) or data.readonly:
-            # Its reader may write to what DLPack gives; short bytes objects are shared by the whole process.
+            # A consumer may write to the memory. Python shares short bytes objects in the whole process.
             data = memoryview(bytearray(data))
         return Tensor(output.datatype, list(output.shape), MemoryBuffer.of_view(data, data))
 
@@ -242,4 +244,4 @@ def _array(elements: list[Any]) -> np.ndarray[Any, Any]:
     try:
         return np.array(elements)
     except ValueError as error:
-        raise InvalidArgumentError(f"a list whose parts differ in length is no tensor: {error}") from None
+        raise InvalidArgumentError(f"cannot convert a list to a tensor: its lists differ in length: {error}") from None
