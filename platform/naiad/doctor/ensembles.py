@@ -8,7 +8,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble_members import check_members
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.doctor.model import ExaminedModel
-from naiad.engine.ensembles.check import find_members, needed_models
+from naiad.engine.ensembles.build import find_members, needed_models
 from naiad.errors import ConfigError, NaiadError
 from naiad.lifecycle.dependencies import find_cycle
 from naiad.protocol.model_names import model_key

@@ -122,7 +122,7 @@ def test_labels_that_are_none_are_refused(services, metrics, labels):
     guest = Guest(services)
     answer = guest.make("1", "f", labels=labels)
     assert answer[0] == "error"
-    assert "cannot read a metric.s labels" in answer[1]
+    assert "cannot read a metric's labels" in answer[1]
 
 
 @pytest.mark.parametrize(("text", "number"), [("", -1), ("1", 1), (" 7", 7), ("+2x", 2), ("0", 0)])

@@ -1,1 +1,1 @@
-"""Ensembles: requests whose steps are requests to other models."""
+"""Ensembles: models that consist of requests to other models."""

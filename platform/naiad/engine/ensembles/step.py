@@ -1,4 +1,8 @@
-"""One step of one request of an ensemble: a request to another model, made from what others have sent."""
+"""One step of one request to an ensemble: a request to a member model, made of outputs of the steps before.
+
+Tensors are passed on by reference. A step's output may be borrowed memory of the guest that made it; the
+reference keeps that memory from being reused until the next guest has copied it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,15 @@ from naiad.workers.worker import Worker
 logger = logging.getLogger("naiad.engine")
 
 
-class Flow(NamedTuple):
-    """A tensor on its way from one step to the next.
+class StepTensor(NamedTuple):
+    """A tensor that one step passes to the next.
 
     Attributes:
         datatype: Its datatype.
         shape: Its shape, batch dimension included.
         data: Its elements.
-        batch_size: Size of its batch; 0 if the model that made it knows no batches.
-        sequence: Sequence id and flags that go with it; None for what the client sent.
+        batch_size: Size of its batch; 0 if the model that made it has no batch dimension.
+        sequence: Sequence id and flags of the response it came with; None for what the client sent.
     """
 
     datatype: Datatype
@@ -46,7 +50,10 @@ class Flow(NamedTuple):
     sequence: tuple[int | str, int] | None
 
     def shape_for(self, dims: Sequence[int], is_batched: bool) -> tuple[int, ...]:  # noqa: FBT001 - on the request path
-        """Its shape for a taker of *dims*, where one of both knows batches and the other does not."""
+        """Its shape for a model whose input has *dims*.
+
+        Producer and consumer may differ in whether they have a batch dimension; then one is added or removed.
+        """
         if is_batched == (self.batch_size > 0):
             return self.shape
         fits = _fits(self.shape, dims)
@@ -56,13 +63,13 @@ class Flow(NamedTuple):
 
 
 class StepPlan:
-    """What all requests of a step to one version have in common.
+    """What all requests of one step to one load of a version have in common.
 
     Attributes:
-        number: Of the version.
-        dims: The version's inputs' dimensions, by name.
-        is_batched: Whether it knows batches.
-        outputs: The outputs to ask for.
+        number: Number of the load (see `ServedVersion.number`).
+        dims: Dimensions of the version's inputs, by name.
+        is_batched: Whether it has a batch dimension.
+        outputs: The outputs to request.
     """
 
     __slots__ = ("dims", "is_batched", "number", "outputs")
@@ -79,7 +86,7 @@ class StepPlan:
 
 
 class StepOwner(Protocol):
-    """The run that a step belongs to."""
+    """The request to the ensemble that a step belongs to."""
 
     @property
     def request(self) -> InferRequest:
@@ -87,85 +94,93 @@ class StepOwner(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether that comes from a model."""
+        """Whether that is a call of a model."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether the client has its last answer."""
+        """Whether the client has its last response."""
 
-    def answered(self, number: int, outputs: Mapping[str, Flow] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """A step sent a response, or an end mark alone."""
+    def on_step_response(self, number: int, outputs: Mapping[str, StepTensor] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        """A step has a response, or ends without a further one (None)."""
 
-    def failed(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
-        """A step answered with an error, or could not be submitted."""
+    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
+        """A step returned an error, or was rejected."""
 
 
-class StepDesk:
-    """What the steps of all requests of an ensemble share.
+class StepSubmitter:
+    """Submits the steps of all requests to an ensemble, within `max_inflight_requests` of each step.
 
     Attributes:
         graph: The ensemble's steps.
-        registry: Where their models are.
-        limits: How many of each may be under way.
-        when_waiting: Called when one waits for an instance.
+        registry: Where to find their models.
+        limits: Which steps are in flight, and which wait for their turn.
+        on_waiting: Called when a step has to wait, for an instance or for its turn.
     """
 
-    def __init__(self, graph: EnsembleGraph, registry: Registry, limit: int, when_waiting: Callable[[], None]) -> None:
+    def __init__(self, graph: EnsembleGraph, registry: Registry, limit: int, on_waiting: Callable[[], None]) -> None:
         self.graph = graph
         self.registry = registry
-        self.limits: StepLimits[Submission] = StepLimits(limit)
-        self.when_waiting = when_waiting
+        self.limits: StepLimits[StepRequest] = StepLimits(limit)
+        self.on_waiting = on_waiting
         self._plans: dict[int, StepPlan] = {}
 
     def plan(self, step: int, version: ServedVersion) -> StepPlan:
-        """What all requests of a step to a version have in common."""
+        """The plan of a step's requests to a version; a new one after the version was loaded again."""
         plan = self._plans.get(step)
         if plan is None or plan.number != version.number:
             plan = self._plans[step] = StepPlan(self.graph.steps[step], version)
         return plan
 
-    def begin(self, submission: Submission) -> None:
-        """Submit a step's request, at once or when it is its turn."""
-        if self.limits.enter(submission.step, submission):
-            submission.submit()
+    def begin(self, step_request: StepRequest) -> None:
+        """Submit a step's request, now or when it is its turn."""
+        if self.limits.enter(step_request.step, step_request):
+            step_request.submit()
         else:
-            self.when_waiting()
+            self.on_waiting()
 
-    def done(self, submission: Submission) -> None:
-        """A step has ended: it may be another's turn."""
-        following = self.limits.leave(submission.step, submission)
+    def on_ended(self, step_request: StepRequest) -> None:
+        """A step has ended: submit the one whose turn it is."""
+        following = self.limits.leave(step_request.step, step_request)
         if following is not None:
             following.submit()
 
 
-class Submission:
-    """One step under way; the sink and the trace of its request.
+class StepRequest:
+    """The request of one step in flight; the sink of its responses, and its trace.
+
+    As a trace it only measures: an ensemble's statistics are the sums of its steps' times. If the client's request is
+    traced, this trace is wrapped by a child of that.
 
     Attributes:
-        step: Which step of the ensemble it is.
+        step: Position of the step in the ensemble.
         took: Nanoseconds that its model took for input, inference and output.
     """
 
     __slots__ = (
-        "_desk",
         "_inputs",
         "_key",
         "_number",
-        "_run",
+        "_owner",
         "_sequence",
         "_size",
+        "_submitter",
         "_version",
         "step",
         "took",
     )
 
     def __init__(
-        self, run: StepOwner, desk: StepDesk, number: int, step: int, inputs: Sequence[tuple[str, Flow]]
+        self,
+        owner: StepOwner,
+        submitter: StepSubmitter,
+        number: int,
+        step: int,
+        inputs: Sequence[tuple[str, StepTensor]],
     ) -> None:
         self.step = step
         self.took = (0, 0, 0)
-        self._run = run
-        self._desk = desk
+        self._owner = owner
+        self._submitter = submitter
         self._number = number
         self._inputs = inputs
         self._version: ServedVersion | None = None
@@ -174,35 +189,35 @@ class Submission:
         self._sequence: tuple[int | str, int] = (0, 0)
 
     def submit(self) -> None:
-        """Send the request to the step's model; what is wrong with it is told to the run."""
-        run, desk = self._run, self._desk
-        if run.is_ended:
-            run.failed(self._number, cancelled(), True)
+        """Submit the request to the step's model; the owner is told if it is rejected."""
+        owner, submitter = self._owner, self._submitter
+        if owner.is_ended:
+            owner.on_step_error(self._number, cancelled(), True)
             return
         request = None
         try:
-            step = desk.graph.steps[self.step]
-            version = self._version = desk.registry.find(step.model, step.version)
-            request = self._request(step, desk.plan(self.step, version))
+            step = submitter.graph.steps[self.step]
+            version = self._version = submitter.registry.find(step.model, step.version)
+            request = self._request(step, submitter.plan(self.step, version))
             self._inputs = ()
-            trace = run.request.trace
+            trace = owner.request.trace
             self._key = version.submit(
-                request, self if trace is None else trace.start_child(request, self), alone=run.alone
+                request, self if trace is None else trace.start_child(request, self), alone=owner.alone
             )
         except NaiadError as error:
             if request is not None and request.trace is not None:
                 request.trace.on_rejected()
-            run.failed(self._number, error, True)
+            owner.on_step_error(self._number, error, True)
             return
         if version.is_waiting(self._key):
-            desk.when_waiting()
+            submitter.on_waiting()
 
     def _request(self, step: EnsembleStep, plan: StepPlan) -> InferRequest:
-        asked = self._run.request
-        self._sequence = _sequence_of(asked, [flow for _, flow in self._inputs], step.model)
+        asked = self._owner.request
+        self._sequence = _sequence_of(asked, [tensor for _, tensor in self._inputs], step.model)
         inputs = [
-            InputTensor(name, flow.datatype, flow.shape_for(plan.dims.get(name, ()), plan.is_batched), flow.data)
-            for name, flow in self._inputs
+            InputTensor(name, tensor.datatype, tensor.shape_for(plan.dims.get(name, ()), plan.is_batched), tensor.data)
+            for name, tensor in self._inputs
         ]
         if plan.is_batched:
             self._size = inputs[0].shape[0] if inputs and inputs[0].shape else 1
@@ -222,82 +237,82 @@ class Submission:
         )
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
-        """Note how long the step's model took; told before its last response."""
+        """Note how long the step's model took; called before its last response."""
         self.took = (started - laid_out, ended - started, done - ended)
 
     on_composed = on_computed
     context = None
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
-        """Trace nothing: where something does, this stands behind it."""
+        """The sink itself: a step's children are traced only if the client's request is."""
         return sink
 
     def on_rejected(self) -> None:
-        """Nothing to do: the run is told otherwise."""
+        """Nothing to do: `submit` catches the error."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Take a response of the step's model."""
+        """Pass a response of the step's model to the owner."""
         if response is None:
-            self._run.answered(self._number, None, final)
+            self._owner.on_step_response(self._number, None, final)
             return
         error = response.error
         if error is None:
             try:
-                sequence = _told_sequence(response.parameters, self._sequence)
+                sequence = _sequence_from(response.parameters, self._sequence)
             except InvalidRequestError as wrong:
                 error = wrong
             else:
                 outputs = {
-                    tensor.name: Flow(tensor.datatype, tensor.shape, tensor.data, self._size, sequence)
+                    tensor.name: StepTensor(tensor.datatype, tensor.shape, tensor.data, self._size, sequence)
                     for tensor in response.outputs
                 }
-                self._run.answered(self._number, outputs, final)
+                self._owner.on_step_response(self._number, outputs, final)
                 return
-        self._run.failed(self._number, error, final)
+        self._owner.on_step_error(self._number, error, final)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the request; the owner needs no further responses."""
         if self._version is not None:
             self._version.cancel(self._key)
             self._version.waive_flow_control(self._key)
-        elif self._desk.limits.is_waiting(self.step, self):
-            self._run.failed(self._number, cancelled(), True)
+        elif self._submitter.limits.is_waiting(self.step, self):
+            self._owner.on_step_error(self._number, cancelled(), True)
 
-    def taken(self) -> None:
-        """One of its responses, and all that was made from it, has left."""
+    def confirm_consumed(self) -> None:
+        """Note that one of its responses, and all that was made from it, has left for the client."""
         if self._version is not None:
             self._version.confirm_sent(self._key, 1)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for an instance, or for others of its step."""
+        """Whether it waits for an instance, or for its turn."""
         return self._version is None or self._version.is_waiting(self._key)
 
     @property
     def waits(self) -> Sequence[Collection[Worker]]:
-        """What it waits for (see `ServedVersion.waits_of`); where others hold it up, their guests."""
+        """What it waits for (see `ServedVersion.waits_of`): an instance, or the steps whose turn comes first."""
         if self._version is not None:
             return self._version.waits_of(self._key)
-        holders = self._desk.limits.inside(self.step)
+        holders = self._submitter.limits.inside(self.step)
         return [{worker for holder in holders for servers in holder.waits for worker in servers}]
 
 
 def cancelled() -> NaiadError:
-    """The answer to a request that nobody waits for."""
+    """The error of a cancelled request."""
     return NaiadError("Request was cancelled", code=Code.CANCELLED)
 
 
-def flow_of_input(tensor: InputTensor, batch_size: int) -> Flow:
-    """An input of the ensemble as its steps get it; *batch_size* is 0 for an ensemble without batches."""
-    return Flow(tensor.datatype, tensor.shape, tensor.data, batch_size, None)
+def input_tensor(tensor: InputTensor, batch_size: int) -> StepTensor:
+    """An input of the ensemble as its steps get it; *batch_size* is 0 for an ensemble without a batch dimension."""
+    return StepTensor(tensor.datatype, tensor.shape, tensor.data, batch_size, None)
 
 
-def response_parameters(request: InferRequest, outputs: Sequence[Flow]) -> Mapping[str, Parameter]:
-    """What the reference adds to each response that a step has made (CORE `CheckAndSetEnsembleOutput`)."""
-    told = [flow.sequence for flow in outputs if flow.sequence is not None]
-    if not told:
+def response_parameters(request: InferRequest, outputs: Sequence[StepTensor]) -> Mapping[str, Parameter]:
+    """The parameters the reference adds to each response made by a step (CORE `CheckAndSetEnsembleOutput`)."""
+    found = [tensor.sequence for tensor in outputs if tensor.sequence is not None]
+    if not found:
         return NO_PARAMETERS
-    correlation, flags = told[-1]
+    correlation, flags = found[-1]
     if isinstance(request.correlation_id, str) != isinstance(correlation, str):
         correlation = "" if isinstance(request.correlation_id, str) else 0
     return {
@@ -307,22 +322,22 @@ def response_parameters(request: InferRequest, outputs: Sequence[Flow]) -> Mappi
     }
 
 
-def _sequence_of(request: InferRequest, inputs: Sequence[Flow], model: str) -> tuple[int | str, int]:
-    """Sequence id and flags of a step's request: what came with its inputs, else the client's."""
-    told = list(dict.fromkeys([flow.sequence for flow in inputs if flow.sequence is not None]))
-    if not told:
+def _sequence_of(request: InferRequest, inputs: Sequence[StepTensor], model: str) -> tuple[int | str, int]:
+    """Sequence id and flags of a step's request: those its inputs came with, else the client's."""
+    found = list(dict.fromkeys([tensor.sequence for tensor in inputs if tensor.sequence is not None]))
+    if not found:
         return (request.correlation_id, request.flags)
-    if len(told) > 1:
+    if len(found) > 1:
         logger.error(
             "Different set of response parameters are set for '%s'. Parameter correlation ID %s, flags %d is used.",
             model,
-            *told[0],
+            *found[0],
         )
-    return told[0]
+    return found[0]
 
 
-def _told_sequence(parameters: Mapping[str, Parameter], own: tuple[int | str, int]) -> tuple[int | str, int]:
-    """Sequence id and flags that a response's parameters tell, else those of the step's request.
+def _sequence_from(parameters: Mapping[str, Parameter], own: tuple[int | str, int]) -> tuple[int | str, int]:
+    """Sequence id and flags in a response's parameters, else those of the step's request.
 
     Raises:
         InvalidRequestError: If one of them has the wrong type.
@@ -330,8 +345,8 @@ def _told_sequence(parameters: Mapping[str, Parameter], own: tuple[int | str, in
     if not parameters or parameters.keys().isdisjoint(("sequence_id", "sequence_start", "sequence_end")):
         return own
     correlation: int | str = own[0]
-    told = parameters.get("sequence_id", correlation)
-    if isinstance(told, bool) or not isinstance(told, int | str):
+    given = parameters.get("sequence_id", correlation)
+    if isinstance(given, bool) or not isinstance(given, int | str):
         raise InvalidRequestError(
             "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
         )
@@ -341,7 +356,7 @@ def _told_sequence(parameters: Mapping[str, Parameter], own: tuple[int | str, in
         if not isinstance(value, bool):
             raise InvalidRequestError(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
         flags |= flag * value
-    return (told, flags)
+    return (given, flags)
 
 
 def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:

@@ -1,8 +1,7 @@
-"""One version of an ensemble: its requests, whose steps are requests to other models.
+"""One loaded version of an ensemble: a graph of steps, which are requests to other models.
 
-What to do when is decided by `scheduling.ensemble`; this submits the steps, passes tensors on and answers. Tensors are
-never copied here: a step's output is the next one's input by reference, which also keeps lent memory of the guest that
-made it alive until the next guest has it.
+An ensemble has no guests and no queue of its own. Its requests pass an `Admission`, like those to models; then each is
+an `EnsembleRequest`, whose steps are submitted to the versions that the registry has at that moment.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from functools import partial
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
-from naiad.engine.ensembles.run import Answers, Run
-from naiad.engine.ensembles.step import StepDesk
+from naiad.engine.ensembles.request import EnsembleRequest, EnsembleResponses
+from naiad.engine.ensembles.step import StepSubmitter
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
@@ -32,15 +31,16 @@ from naiad.workers.worker import Worker
 
 
 class EnsembleVersion:
-    """See `naiad.engine.served.ServedVersion`, which this implements.
+    """A loaded version of an ensemble. Implements `ServedVersion`.
 
     Attributes:
         config: Its effective configuration.
         config_json: The same as the reference prints it.
         metadata: Its inputs and outputs.
         version: Its version number.
-        number: Which of all versions ever loaded this is.
+        number: Number of this load among all loads of all versions: the plan's generation.
         graph: Its steps.
+        submit: See `ServedVersion.submit`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EnsembleVersion:
         version: int,
         graph: EnsembleGraph,
         registry: Registry,
-        when_waiting: Callable[[], None],
+        on_waiting: Callable[[], None],
     ) -> None:
         """Make a version that is ready at once.
 
@@ -57,8 +57,8 @@ class EnsembleVersion:
             config: Its configuration.
             version: Its number.
             graph: Its steps.
-            registry: Where the models of its steps are.
-            when_waiting: Called when a step of it waits for an instance, which may close a ring of waiting models.
+            registry: Where to find the models of its steps.
+            on_waiting: Called when a step has to wait for an instance, which may close a deadlock cycle of models.
         """
         self.config = config
         self.config_json = to_json(config.message)
@@ -67,27 +67,29 @@ class EnsembleVersion:
         self.number = next(version_numbers)
         self.graph = graph
         self._registry = registry
-        self._desk = StepDesk(graph, registry, config.message.ensemble_scheduling.max_inflight_requests, when_waiting)
-        self._answers = Answers(config, version)
+        self._submitter = StepSubmitter(
+            graph, registry, config.message.ensemble_scheduling.max_inflight_requests, on_waiting
+        )
+        self._responses = EnsembleResponses(config, version)
         plan = compile_plan(config, version, self.number)
         self._admission = Admission(plan, self._start, itertools.count(1))
         self.submit = self._admission.submit
-        self._runs: dict[int, Run] = {}
+        self._requests: dict[int, EnsembleRequest] = {}
 
     def __repr__(self) -> str:
         return (
             f"<EnsembleVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
-            f"steps={len(self.graph.steps)} in-flight={len(self._runs)}>"
+            f"steps={len(self.graph.steps)} in-flight={len(self._requests)}>"
         )
 
     @property
     def totals(self) -> Statistics:
         """What is counted of its requests."""
-        return self._answers.totals
+        return self._responses.totals
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""
-        self._admission.cache = CachedResponses(cache, self.config, self.version, self.number, self._answers.totals)
+        self._admission.cache = CachedResponses(cache, self.config, self.version, self.number, self._responses.totals)
 
     @property
     def reason(self) -> str:
@@ -100,18 +102,18 @@ class EnsembleVersion:
         """Let requests in flight finish within *timeout* seconds; fail those that do not."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._runs and loop.time() < deadline:
+        while self._requests and loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._admission.reason = self.reason or "it is being unloaded"
-        for run in list(self._runs.values()):
-            run.give_up(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+        for request in list(self._requests.values()):
+            request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
-    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002
-        """None of its own: a model of its steps that is handing over finds those by itself."""
+    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002 - an ensemble has none
+        """False: sequences belong to the models of the steps, whose own handover finds them."""
         return False
 
     def finish_sequences(self) -> int:
-        """Let no sequence begin any more in the models of its steps; how many are under way there."""
+        """Let no further sequence start in the models of its steps; the number of those in progress there."""
         return sum(member.finish_sequences() for member in self._members() if member is not None)
 
     def is_ready(self) -> bool:
@@ -136,68 +138,65 @@ class EnsembleVersion:
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
-        return self._answers.totals.value(self.config.name, str(self.version))
+        return self._responses.totals.value(self.config.name, str(self.version))
 
     @property
     def pending_count(self) -> int:
-        """None ever waits: what waits are the requests of its steps."""
+        """Always 0: the requests of its steps wait, and count for their models."""
         return 0
 
     def release_idle_memory(self) -> None:
-        """Nothing to hand back."""
+        """Nothing to release: an ensemble has no guests."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002
-        """Anywhere: which of its models gets what is known only later."""
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - see below
+        """Always None: which instance will get the inputs is known only when the steps are dispatched."""
         return None
 
     def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
-        run = self._runs[key] = Run(
-            self._desk,
-            self._answers,
+        started = self._requests[key] = EnsembleRequest(
+            self._submitter,
+            self._responses,
             request,
             sink,
             layout.batch_size,
             alone=alone,
-            when_done=partial(self._finished, key),
+            on_done=partial(self._requests.pop, key, None),
         )
-        run.begin()
+        started.begin()
 
     def cancel(self, key: int) -> None:
-        """Cancel the steps under way and begin no more."""
-        run = self._runs.get(key)
-        if run is not None:
-            run.cancel()
+        """See `ServedVersion`."""
+        request = self._requests.get(key)
+        if request is not None:
+            request.cancel()
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """Answer a request with *error*."""
-        run = self._runs.get(key)
-        if run is not None:
-            run.give_up(error)
+        """See `ServedVersion`."""
+        request = self._requests.get(key)
+        if request is not None:
+            request.fail(error)
 
     def is_waiting(self, key: int) -> bool:
         """Whether a step of the request waits for an instance."""
-        run = self._runs.get(key)
-        return run is not None and any(step.is_waiting for step in run.submissions)
+        request = self._requests.get(key)
+        return request is not None and any(step.is_waiting for step in request.step_requests)
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What its steps under way wait for."""
-        run = self._runs.get(key)
-        return [] if run is None else [servers for step in run.submissions for servers in step.waits]
+        """What the request's steps in flight wait for."""
+        request = self._requests.get(key)
+        return [] if request is None else [servers for step in request.step_requests for servers in step.waits]
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """Note that responses have left for the client; steps may be held back until they have."""
-        run = self._runs.get(key)
-        if run is not None:
-            run.taken(count)
+        """See `ServedVersion`."""
+        request = self._requests.get(key)
+        if request is not None:
+            request.confirm_sent(count)
 
     def waive_flow_control(self, key: int) -> None:
-        """Note that no response of a request will ever wait for its client again."""
-        run = self._runs.get(key)
-        if run is not None:
-            run.waive_flow_control()
-
-    def _finished(self, key: int) -> None:
-        self._runs.pop(key, None)
+        """See `ServedVersion`."""
+        request = self._requests.get(key)
+        if request is not None:
+            request.waive_flow_control()

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.engine.ensembles.check import find_key, find_members, needed_models
+from naiad.engine.ensembles.build import find_key, find_members, needed_models
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry

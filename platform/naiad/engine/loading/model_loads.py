@@ -12,7 +12,7 @@ from typing import Any
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze_version_policy
 from naiad.engine.calls.services import ModelServices
-from naiad.engine.ensembles.check import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import is_whole, look_around

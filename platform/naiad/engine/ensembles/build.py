@@ -1,4 +1,4 @@
-"""From an ensemble's configuration to a version that serves: are the models of its steps there, and do they fit?
+"""Builds an ensemble's version from its configuration, after checking that its members are loaded and fit together.
 
 Texts: CORE src/model_repository_manager/model_repository_manager.cc.
 """
@@ -22,17 +22,17 @@ from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 
 
 def needed_models(message: pb.ModelConfig) -> frozenset[str]:
-    """The keys of the models of an ensemble's steps; none for what is no ensemble."""
+    """The keys of the models of an ensemble's steps; empty for a configuration without steps."""
     return frozenset(_key(step) for step in message.ensemble_scheduling.step)
 
 
 def find_members(message: pb.ModelConfig, namespace: str, keys_of: Callable[[str], Collection[str]]) -> None:
-    """Note in an ensemble's steps in which namespace their models are: in its own, else in the one that has it.
+    """Set the namespace of each step's model: the ensemble's own, else the only one that has such a model.
 
     Args:
         message: Its configuration.
         namespace: Its own namespace.
-        keys_of: The keys of all models of a name.
+        keys_of: The keys of all models with a name.
     """
     for step in message.ensemble_scheduling.step:
         found = find_key(step.model_name, namespace, keys_of)
@@ -40,7 +40,7 @@ def find_members(message: pb.ModelConfig, namespace: str, keys_of: Callable[[str
 
 
 def find_key(name: str, namespace: str, keys_of: Callable[[str], Collection[str]]) -> str:
-    """The key of the model that one of *namespace* means by *name*; the name itself if there is none, or several."""
+    """The key of the model that *name* refers to in *namespace*; the name itself if that is unknown or ambiguous."""
     if not namespace:
         return name
     keys = keys_of(name)
@@ -53,16 +53,16 @@ def _key(step: pb.ModelEnsembling.Step) -> str:
 
 
 def checked_ensemble(message: pb.ModelConfig, key: str, registry: Registry, needs: Dependencies) -> pb.ModelConfig:
-    """An ensemble's configuration with what follows from the models of its steps, which must be loaded.
+    """An ensemble's configuration, completed with what its members determine: whether it is decoupled.
 
     Args:
         message: The configuration as read.
         key: The ensemble's key.
-        registry: The models.
-        needs: What each ensemble needs.
+        registry: The models; those of the steps must be loaded.
+        needs: The members of each ensemble, to find circular dependencies.
 
     Raises:
-        ConfigError: If a model is missing, or something does not fit.
+        ConfigError: If a model is missing, or its tensors do not fit.
     """
     validate(message, with_io=True)
     last = find_cycle(key, needs)
@@ -103,10 +103,10 @@ def _check_loaded(ensemble: str, record: ModelRecord, version: int) -> None:
 def make_ensemble(
     message: pb.ModelConfig, version: int, registry: Registry, services: ModelServices
 ) -> EnsembleVersion:
-    """A version of a checked ensemble.
+    """A loaded version of a checked ensemble.
 
     Raises:
-        ConfigError: If its responses shall be kept, and one of its steps is decoupled.
+        ConfigError: If it enables the response cache and is decoupled.
     """
     validate_response_cache(message)
     graph = EnsembleGraph(
@@ -131,10 +131,10 @@ def _step(step: pb.ModelEnsembling.Step, registry: Registry) -> EnsembleStep:
 
 
 def _labels(message: pb.ModelConfig, registry: Registry) -> Mapping[str, tuple[str, ...]]:
-    """Labels of the ensemble's outputs: those of the models' outputs that they come from."""
+    """Labels of the ensemble's outputs: those of the member outputs they come from."""
     labels = {}
     for step in message.ensemble_scheduling.step:
         outputs = registry.find(_key(step), step.model_version).metadata.outputs
-        told = {tensor.name: tensor.labels for tensor in outputs if tensor.labels}
-        labels.update({made: told[name] for name, made in step.output_map.items() if name in told})
+        known = {tensor.name: tensor.labels for tensor in outputs if tensor.labels}
+        labels.update({made: known[name] for name, made in step.output_map.items() if name in known})
     return labels

@@ -1,0 +1,237 @@
+"""One request to an ensemble in flight.
+
+`scheduling.ensembles.progress` is the state machine: given what the steps return, it decides which step starts, which
+response leaves and when the request ends. `EnsembleRequest` feeds it and carries out its actions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
+from naiad.engine.serving.reshape import OutputReshape
+from naiad.engine.statistics.counters import Statistics
+from naiad.errors import NaiadError
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.request_plan import error_prefix
+from naiad.scheduling.ensembles.progress import (
+    Action,
+    CancelStep,
+    EndResponses,
+    EnsembleProgress,
+    FailRequest,
+    ResponseConsumed,
+    SendResponse,
+    StartStep,
+)
+
+_ALL_RESPONSES = 1 << 40
+
+
+class EnsembleResponses:
+    """Makes the responses of an ensemble, and has its statistics.
+
+    Attributes:
+        is_batched: Whether the ensemble has a batch dimension.
+        totals: Its statistics.
+    """
+
+    def __init__(self, config: ModelConfig, version: int) -> None:
+        self.is_batched = config.max_batch_size > 0
+        self.totals = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
+        self._name = config.name
+        self._version = version
+        self._dims = {
+            tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.outputs
+        }
+        self._reshape = OutputReshape(config)
+
+    def response(self, request: InferRequest, outputs: Sequence[tuple[str, StepTensor]]) -> InferResponse:
+        """A response with *outputs*."""
+        response = InferResponse(self._name, self._version, request.request_id)
+        response.outputs = [
+            OutputTensor(name, tensor.datatype, tensor.shape_for(self._dims[name], self.is_batched), tensor.data)
+            for name, tensor in outputs
+        ]
+        response.parameters = response_parameters(request, [tensor for _, tensor in outputs])
+        if self._reshape.is_needed:
+            self._reshape.apply(response)
+        return response
+
+    def error(self, request: InferRequest, error: NaiadError) -> InferResponse:
+        """A response with *error*."""
+        return InferResponse(self._name, self._version, request.request_id, error=error)
+
+
+class EnsembleRequest:
+    """One request to an ensemble in flight; the owner of its steps.
+
+    Attributes:
+        request: The request.
+        alone: Whether the request is a call of a model (see `Admission.submit`).
+    """
+
+    __slots__ = (
+        "_actions",
+        "_batch_size",
+        "_begun",
+        "_is_first",
+        "_is_unlimited",
+        "_is_working",
+        "_machine",
+        "_on_done",
+        "_queued",
+        "_responses",
+        "_sink",
+        "_step_requests",
+        "_submitter",
+        "_took",
+        "alone",
+        "request",
+    )
+
+    def __init__(
+        self,
+        submitter: StepSubmitter,
+        responses: EnsembleResponses,
+        request: InferRequest,
+        sink: Sink,
+        batch_size: int,
+        *,
+        alone: bool,
+        on_done: Callable[[], object],
+    ) -> None:
+        self.request = request
+        self.alone = alone
+        self._submitter = submitter
+        self._responses = responses
+        self._sink = sink
+        self._batch_size = batch_size
+        self._on_done = on_done
+        self._queued = self._begun = time.monotonic_ns()
+        self._machine: EnsembleProgress[StepTensor] = EnsembleProgress(
+            submitter.graph, request.requested_outputs, error_prefix(request)
+        )
+        self._step_requests: dict[int, StepRequest] = {}
+        self._actions: list[Action[StepTensor]] = []
+        self._is_working = False
+        self._is_unlimited = False
+        self._is_first = True
+        self._took = [0, 0, 0]
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the client has its last response."""
+        return self._machine.is_ended
+
+    @property
+    def step_requests(self) -> Collection[StepRequest]:
+        """The requests of its steps in flight."""
+        return self._step_requests.values()
+
+    def begin(self) -> None:
+        """Start with the request's inputs."""
+        self._begun = time.monotonic_ns()
+        batch_size = self._batch_size if self._responses.is_batched else 0
+        self._do(self._machine.start({tensor.name: input_tensor(tensor, batch_size) for tensor in self.request.inputs}))
+
+    def cancel(self) -> None:
+        """Cancel the steps in flight and start no more."""
+        self._do(self._machine.cancel())
+
+    def fail(self, error: NaiadError) -> None:
+        """Answer the request with *error*."""
+        self._do(self._machine.fail(error))
+
+    def confirm_sent(self, count: int) -> None:
+        """Note that *count* responses have left for the client; blocked steps may continue."""
+        self._do(self._machine.on_responses_consumed(count))
+
+    def waive_flow_control(self) -> None:
+        """Let the steps continue without waiting for the client."""
+        self._is_unlimited = True
+        self.confirm_sent(_ALL_RESPONSES)
+
+    # -- callbacks of steps -------------------------------------------------------------------------------------
+
+    def on_step_response(self, number: int, outputs: Mapping[str, StepTensor] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        """A step has a response, or ends without a further one (None)."""
+        if final:
+            self._remove(number)
+        self._do(self._machine.on_response(number, outputs, final))
+
+    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
+        """A step returned an error, or was rejected."""
+        if final:
+            self._remove(number)
+        self._do(self._machine.on_step_failed(number, error, final))
+
+    def _remove(self, number: int) -> None:
+        step_request = self._step_requests.pop(number, None)
+        if step_request is None:
+            return
+        self._took = [sum(pair) for pair in zip(self._took, step_request.took, strict=True)]
+        self._submitter.on_ended(step_request)
+
+    # -- carrying out -------------------------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[Action[StepTensor]]) -> None:
+        """Carry *actions* out, after those that are being carried out now.
+
+        A step may respond before its `submit` returns, which leads back here: the actions that follow are appended to
+        the list that the outer call works through, so that their order holds and the stack stays flat.
+        """
+        self._actions += actions
+        if self._is_working:
+            return
+        self._is_working = True
+        try:
+            position = 0
+            while position < len(self._actions):
+                self._carry_out(self._actions[position])
+                position += 1
+        finally:
+            self._actions.clear()
+            self._is_working = False
+        if self._machine.is_done:
+            self._on_done()
+
+    def _carry_out(self, action: Action[StepTensor]) -> None:
+        match action:
+            case StartStep(number, step, inputs):
+                step_request = self._step_requests[number] = StepRequest(self, self._submitter, number, step, inputs)
+                self._submitter.begin(step_request)
+            case SendResponse(outputs, final):
+                self._respond(outputs, final=final)
+            case ResponseConsumed(number):
+                if number in self._step_requests:
+                    self._step_requests[number].confirm_consumed()
+            case CancelStep(number):
+                if number in self._step_requests:
+                    self._step_requests[number].cancel()
+            case EndResponses():
+                self._succeeded()
+                self._sink.send(None, True)
+            case FailRequest(error):
+                self._responses.totals.on_failure(time.monotonic_ns() - self._queued)
+                self._sink.send(self._responses.error(self.request, error), True)
+
+    def _respond(self, outputs: Sequence[tuple[str, StepTensor]], *, final: bool) -> None:
+        if final:
+            self._succeeded()
+        if self._is_first:
+            self._is_first = False
+            self._responses.totals.on_first_response(time.monotonic_ns() - self._queued)
+        response = self._responses.response(self.request, outputs)
+        if self._is_unlimited:
+            self._do(self._machine.on_responses_consumed(1))
+        self._sink.send(response, final)
+
+    def _succeeded(self) -> None:
+        now, begun = time.monotonic_ns(), self._begun
+        self._responses.totals.on_composed(self._batch_size, self._queued, begun, now, self._took)
+        if self.request.trace is not None:
+            started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
+            self.request.trace.on_composed(self._queued, begun, started, ended, ended + self._took[2])
