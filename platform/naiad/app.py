@@ -29,7 +29,7 @@ from naiad.frontends.log_settings import Log
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
 from naiad.repository.repositories import open_repositories
-from naiad.resolution.settings import resolution_settings
+from naiad.resolution.resolve import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.workers.loop_poller import default_busy_poll_us

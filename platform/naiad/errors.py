@@ -1,10 +1,10 @@
-"""Errors by cause, each with a neutral code.
+"""Exceptions by cause, each with an error code that is independent of the protocol.
 
-Nothing here knows HTTP or gRPC: `frontends.status` maps codes to statuses. Codes are those of the reference
+`frontends.status` maps codes to statuses of HTTP and gRPC. The codes are those of the reference
 (TRITONSERVER_Error_Code), because clients and `pb_utils.TritonError` see their names.
 
-Messages say what, where it was looked for and what to do; where a message copies the reference's text, the
-raising code names the source.
+A message says what failed, why, with values and paths, and what to do. Where it is the reference's text, the code that
+raises it names the source.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 class Code(enum.Enum):
-    """Neutral error codes; the value is the name printed by the reference in load errors and tables."""
+    """Error codes; the value is the name that the reference prints in load errors and tables."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -27,11 +27,11 @@ class Code(enum.Enum):
 
 
 class NaiadError(Exception):
-    """Base of everything naiad raises on purpose.
+    """Base class of all errors that naiad raises deliberately.
 
     Attributes:
-        message: One clear message for the person who can fix it.
-        code: The neutral code.
+        message: Text for the person who can fix the cause.
+        code: The error code; by default that of the class.
     """
 
     default_code = Code.INTERNAL
@@ -43,55 +43,59 @@ class NaiadError(Exception):
 
 
 class InvalidRequestError(NaiadError):
-    """The client's request is wrong in itself: malformed, or not what the model takes."""
+    """A request is malformed, or does not match the model's inputs and outputs."""
 
     default_code = Code.INVALID_ARG
 
 
 class MalformedRequestError(InvalidRequestError):
-    """The JSON of a request cannot be read as what it should be.
+    """The JSON of a request has the wrong structure.
 
-    The client's fault like its siblings, but the reference answers INTERNAL, and clients know it by that.
+    The code is INTERNAL, although the mistake is the client's: clients of the reference rely on it.
     """
 
     default_code = Code.INTERNAL
 
 
 class UnsupportedRequestError(NaiadError):
-    """The request is well formed but asks for what this server or model does not do."""
+    """A well-formed request asks for a feature that this server or model lacks."""
 
     default_code = Code.UNSUPPORTED
 
 
 class UnknownModelError(NaiadError):
-    """No model of that name and version can answer."""
+    """No model has that name, or the model lacks that version."""
 
     default_code = Code.NOT_FOUND
 
 
+class NoLoadedVersionError(UnknownModelError):
+    """The model exists and none of its versions is loaded."""
+
+
 class NotReadyError(NaiadError):
-    """The server or model exists but cannot take this now."""
+    """The server or model exists and cannot accept this request now."""
 
     default_code = Code.UNAVAILABLE
 
 
 class ConfigError(NaiadError):
-    """A model configuration cannot be read or contradicts itself."""
+    """A model configuration is malformed or contradicts itself."""
 
     default_code = Code.INVALID_ARG
 
 
 class OptionError(NaiadError):
-    """A command-line option has a value that cannot be used."""
+    """A command-line option has an invalid value, or options exclude each other."""
 
     default_code = Code.INVALID_ARG
 
 
 class ResolutionError(NaiadError):
-    """No backend, model file or artifact was found for a model.
+    """The backend, code, artifacts or environment of a model cannot be found.
 
     Attributes:
-        decided: What had been decided until then (`naiad.resolution.decision.Step`).
+        decided: The decisions before the failure (`naiad.resolution.decision.Decision`).
     """
 
     default_code = Code.INVALID_ARG
@@ -105,7 +109,7 @@ class RepositoryError(NaiadError):
 
 
 class StorageError(NaiadError):
-    """A place outside this machine (an object store, a web server) cannot be reached, read or understood."""
+    """A remote storage (an object store, a web server) cannot be reached or read, or its response is invalid."""
 
 
 class ExecutionEnvironmentError(NaiadError):
@@ -113,20 +117,20 @@ class ExecutionEnvironmentError(NaiadError):
 
 
 class InterpreterNotFoundError(ExecutionEnvironmentError):
-    """No Python of the asked version is on this machine."""
+    """No interpreter of the requested version is installed on this machine."""
 
     default_code = Code.NOT_FOUND
 
 
 class ProtocolError(NaiadError):
-    """A guest sent what the protocol between host and guest does not allow."""
+    """A guest violated the protocol between host and guest."""
 
 
-class GuestDiedError(NaiadError):
-    """A guest process ended while it was needed.
+class GuestExitedError(NaiadError):
+    """A guest process exited while a request or the server needed it.
 
     Attributes:
-        exit_status: Return code as of `subprocess` (negative: the signal), or None while unknown.
+        exit_status: Return code as in `subprocess` (negative: the signal), or None while unknown.
         last_lines: The last lines the guest wrote to stderr.
     """
 
@@ -137,45 +141,45 @@ class GuestDiedError(NaiadError):
 
 
 class ModelError(NaiadError):
-    """The model's own code failed or answered with an error.
+    """The model's code raised an exception, or returned an error response.
 
     Attributes:
-        traceback_text: The guest's traceback, empty where the model answered with an error on purpose.
-        is_answer: Whether it is what the model answered to a request, on purpose.
+        traceback_text: The guest's traceback; empty for an error response.
+        is_model_response: Whether the model returned the error as its response to a request.
     """
 
     def __init__(
-        self, message: str, *, code: Code | None = None, traceback_text: str = "", is_answer: bool = False
+        self, message: str, *, code: Code | None = None, traceback_text: str = "", is_model_response: bool = False
     ) -> None:
         super().__init__(message, code=code)
         self.traceback_text = traceback_text
-        self.is_answer = is_answer
+        self.is_model_response = is_model_response
 
 
-def is_answer(error: NaiadError) -> bool:
-    """Whether a model answered a request with *error* on purpose, so that nothing has failed."""
-    return isinstance(error, ModelError) and error.is_answer
+def is_model_response(error: NaiadError) -> bool:
+    """Whether a model returned *error* as its response, so that neither the guest nor the host has failed."""
+    return isinstance(error, ModelError) and error.is_model_response
 
 
 class OutOfMemoryError(NaiadError):
-    """A shared segment cannot take a tensor now or ever."""
+    """A shared segment has no room for a tensor."""
 
     default_code = Code.UNAVAILABLE
 
 
 class ScaffoldError(NaiadError):
-    """The first files of something cannot be written as asked."""
+    """The files of a new model or backend cannot be written."""
 
     default_code = Code.INVALID_ARG
 
 
 class BundleError(NaiadError):
-    """A bundle cannot be made, or cannot be used here."""
+    """A bundle cannot be built, or cannot be used on this machine."""
 
     default_code = Code.INVALID_ARG
 
 
 class DeploymentError(NaiadError):
-    """Nothing can be written by which a server would be started and watched as asked."""
+    """The deployment files of a server cannot be written as requested."""
 
     default_code = Code.INVALID_ARG

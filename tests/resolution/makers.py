@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.resolution.decision import GuestLayout, Resolution, ResolutionSettings
-from naiad.resolution.resolve import resolve
+from naiad.resolution.decision import GuestLayout, Resolution
+from naiad.resolution.resolve import ResolutionSettings, resolve
 from packaging.specifiers import SpecifierSet
 from resolution.fake_files import FakeFiles
 

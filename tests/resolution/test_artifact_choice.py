@@ -83,7 +83,7 @@ def test_no_stub_anywhere_is_told_in_the_words_of_the_reference():
 
 def test_a_half_pair_is_explained():
     found = resolve_m({SHARED: "", f"/b1/x/{STUB}": SCRIPT}, backend="x")
-    why = next(step.why for step in found.steps if step.subject == "utils")
+    why = next(step.reason for step in found.steps if step.subject == "utils")
     assert "/b1/x has only one of them, and they are used together or not at all" in why
 
 

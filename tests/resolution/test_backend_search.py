@@ -12,7 +12,7 @@ SHARED = "/b2/x/model.py"
 
 def test_a_model_of_backend_python_runs_the_file_in_its_version_directory():
     found = resolve_m({OWN})
-    assert (str(found.model_file), found.shared, found.runtime) == (OWN, False, "")
+    assert (str(found.model_file), found.is_shared, found.runtime) == (OWN, False, "")
 
 
 def test_default_model_filename_renames_the_file_of_a_python_model():
@@ -25,7 +25,7 @@ def test_default_model_filename_does_not_rename_the_file_of_a_shared_backend():
 
 def test_a_shared_backend_ignores_the_code_in_the_models_directories():
     found = resolve_m({OWN, "/repo/m/model.py", SHARED}, backend="x")
-    assert (str(found.model_file), found.shared, found.runtime) == (SHARED, True, "model.py")
+    assert (str(found.model_file), found.is_shared, found.runtime) == (SHARED, True, "model.py")
     assert str(found.backend_dir) == "/b2/x"
 
 

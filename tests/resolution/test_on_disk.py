@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import ResolutionError
-from naiad.resolution.decision import ResolutionSettings
 from naiad.resolution.layout import lay_out_guest
-from naiad.resolution.resolve import resolve
+from naiad.resolution.resolve import ResolutionSettings, resolve
 
 
 @pytest.fixture

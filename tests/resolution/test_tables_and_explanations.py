@@ -93,9 +93,9 @@ def test_a_terminal_is_told_the_same_as_a_file():
     explain_richly(resolution, console, Ready())
     printed = " ".join(console.file.getvalue().split())
     for step in resolution.steps:
-        assert step.taken in printed
-        assert step.why in printed
-        assert all(str(look) in printed for look in step.looked)
+        assert step.choice in printed
+        assert step.reason in printed
+        assert all(str(look) in printed for look in step.searched)
     assert resolution.notices[0] in printed
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestExitedError
 from naiad.workers.prewarm import ForkServerPool
 from support.interpreters import interpreters, numpy_environment
 
@@ -285,7 +285,7 @@ def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_path):
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
             spec = dataclasses.replace(warm_spec(tmp_path, prewarmed), python=tmp_path / "python")
             worker, _ = guest(spec)
-            with pytest.raises(GuestDiedError, match=r"cannot start 'm_0_0': .*No such file"):
+            with pytest.raises(GuestExitedError, match=r"cannot start 'm_0_0': .*No such file"):
                 await worker.start()
 
     run(serve())

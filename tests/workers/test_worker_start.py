@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from naiad.errors import GuestDiedError, ModelError
+from naiad.errors import GuestExitedError, ModelError
 from naiad_stub import wire
 
 from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
@@ -36,7 +36,7 @@ def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path):
 def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end):
     async def start():
         worker, owner = guest(launch_spec(tmp_path, methods))
-        with pytest.raises(GuestDiedError, match=rf"Stub process 'm_0_0' is not healthy: pid \d+ {end}") as caught:
+        with pytest.raises(GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy: pid \d+ {end}") as caught:
             await worker.start()
         assert caught.value.message.endswith("while it started. Its last lines on stderr:\nso long")
         assert caught.value.last_lines == ("so long",)
@@ -61,7 +61,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
                 worker._process._reap()
 
         worker._take = take_and_see_the_end
-        with pytest.raises(GuestDiedError, match="was killed by SIGKILL"):
+        with pytest.raises(GuestExitedError, match="was killed by SIGKILL"):
             await asyncio.wait_for(worker.start(), 60)
         assert owner.deaths == []
         assert loop.is_running()
@@ -78,7 +78,7 @@ def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path
         text = (
             r"Stub process 'm_0_0' is not healthy: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
         )
-        with pytest.raises(GuestDiedError, match=text):
+        with pytest.raises(GuestExitedError, match=text):
             await worker.start()
         return worker.pid
 
@@ -112,7 +112,7 @@ def test_interpreter_that_cannot_be_executed_is_named(tmp_path):
     async def start():
         spec = dataclasses.replace(launch_spec(tmp_path, IDENTITY), python=tmp_path / "bin" / "python")
         worker, _ = guest(spec)
-        with pytest.raises(GuestDiedError, match=r"cannot start 'm_0_0': .*bin/python: No such file or directory"):
+        with pytest.raises(GuestExitedError, match=r"cannot start 'm_0_0': .*bin/python: No such file or directory"):
             await worker.start()
 
     run(start())

@@ -27,12 +27,11 @@ from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
 from naiad.repository.repositories import open_repositories
-from naiad.resolution.decision import Resolution, ResolutionSettings
-from naiad.resolution.environment_names import Places, locate
+from naiad.resolution.decision import Resolution
+from naiad.resolution.environment import EnvironmentSearch, locate_environment
 from naiad.resolution.files import RealFiles
 from naiad.resolution.manifest import BACKEND_MANIFEST, read_backend_manifest
-from naiad.resolution.resolve import resolve
-from naiad.resolution.settings import resolution_settings
+from naiad.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
 __all__ = ["CollectedModels", "collect_models", "rewrite_backend", "rewrite_config"]
 
@@ -126,14 +125,14 @@ class _ModelCollector:
 
         def place(key: str, text: str, version: int) -> str:
             origin = f"parameter {key} of model '{files.name}'"
-            places = Places(
+            places = EnvironmentSearch(
                 base=files.directory,
                 model_dir=files.directory,
                 version=version,
                 model_uri=files.uri,
                 directories=self._settings.environment_directories,
             )
-            source, _ = locate(text, origin, places, RealFiles())
+            source, _ = locate_environment(text, origin, places, RealFiles())
             return f"$$TRITON_MODEL_DIRECTORY/{_path_to_top(folder)}{self._environments.add(source, origin)}"
 
         for path in (files.directory / _CONFIGURATION, *sorted(files.directory.glob("configs/*.pbtxt"))):
@@ -180,8 +179,8 @@ class _ModelCollector:
         manifest = read_backend_manifest(directory, RealFiles())
         text: str | None = None
         if manifest is not None and manifest.environment:
-            places = Places(base=directory, directories=self._settings.environment_directories)
-            source, _ = locate(manifest.environment, str(manifest.path), places, RealFiles())
+            places = EnvironmentSearch(base=directory, directories=self._settings.environment_directories)
+            source, _ = locate_environment(manifest.environment, str(manifest.path), places, RealFiles())
             new = f"{_path_to_top(folder)}{self._environments.add(source, str(manifest.path))}"
             text = rewrite_backend(manifest.path.read_text(encoding="utf-8"), new)
         for path, name in _files_in(directory, self._environments.sources):

@@ -18,10 +18,9 @@ from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionErr
 from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config
 from naiad.repository.repositories import Repositories, open_repositories
-from naiad.resolution.decision import Resolution, ResolutionSettings, Step
+from naiad.resolution.decision import Decision, Resolution
 from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly, explain_steps
-from naiad.resolution.resolve import check_stub_supports, resolve
-from naiad.resolution.settings import resolution_settings
+from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolution_settings, resolve
 
 __all__ = ["explain"]
 
@@ -54,7 +53,7 @@ def explain(arguments: Sequence[str]) -> int:
         return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
     except NaiadError as error:
         if isinstance(error, ResolutionError) and error.decided:
-            print(explain_steps(step for step in error.decided if isinstance(step, Step)), flush=True)
+            print(explain_steps(step for step in error.decided if isinstance(step, Decision)), flush=True)
         print(error.message, file=sys.stderr)
         return 1
 

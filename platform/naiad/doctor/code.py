@@ -61,7 +61,7 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
         "file": str(resolution.model_file),
         "folders": [str(folder) for folder in _folders(resolution)],
         "known": _GUEST_MODULES,
-        "is_package": not resolution.shared,
+        "is_package": not resolution.is_shared,
     }
     result = run_script(
         environment.python,
@@ -88,7 +88,7 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
 
 def _folders(resolution: Resolution) -> tuple[Path, ...]:
     """The folders that the guest appends to `sys.path` (`naiad_stub.loader`)."""
-    if resolution.shared:
+    if resolution.is_shared:
         return resolution.model_file.parent, resolution.utils_dir
     return resolution.version_dir, resolution.model_dir, resolution.utils_dir
 

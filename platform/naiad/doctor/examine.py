@@ -22,7 +22,7 @@ from naiad.environments.progress import ProgressReporter
 from naiad.errors import RepositoryError
 from naiad.repository.layout import ModelFiles, RepositoryScan, models_named
 from naiad.repository.repositories import Repositories, open_repositories
-from naiad.resolution.settings import resolution_settings
+from naiad.resolution.resolve import resolution_settings
 
 __all__ = ["examine"]
 

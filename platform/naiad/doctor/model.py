@@ -28,8 +28,8 @@ from naiad.errors import NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import config_path, explain_missing_tensors, read_config
-from naiad.resolution.decision import Resolution, ResolutionSettings, Step
-from naiad.resolution.resolve import check_stub_supports, resolve
+from naiad.resolution.decision import Decision, Resolution
+from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolve
 
 __all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
@@ -165,7 +165,7 @@ def _examine_version(
 
 def _undecided_subject(error: ResolutionError) -> str:
     """The decision that failed; it is the key of the advice."""
-    decided = {step.subject for step in error.decided if isinstance(step, Step)}
+    decided = {step.subject for step in error.decided if isinstance(step, Decision)}
     return next((subject for subject in _ORDER if subject not in decided), _ORDER[-1])
 
 

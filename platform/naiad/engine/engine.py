@@ -26,8 +26,10 @@ from naiad.errors import (
     Code,
     InvalidRequestError,
     NaiadError,
+    NoLoadedVersionError,
     NotReadyError,
     RepositoryError,
+    UnknownModelError,
 )
 from naiad.lifecycle.polling import Snapshot
 from naiad.lifecycle.states import UNLOADED
@@ -203,9 +205,14 @@ class Engine:
         """Whether the version can infer now."""
         try:
             return self._registry.find(name, version).is_ready()
-        except NaiadError as error:
-            if error.code is Code.NOT_FOUND and "is not found" in error.message:
+        except NoLoadedVersionError:
+            return False
+        except UnknownModelError as error:
+            # An ambiguous name (INVALID_ARG) is not ready; a name that does not exist is an error.
+            if error.code is Code.NOT_FOUND:
                 raise
+            return False
+        except NaiadError:
             return False
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:

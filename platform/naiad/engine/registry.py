@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, NotReadyError, UnknownModelError
+from naiad.errors import Code, NoLoadedVersionError, NotReadyError, UnknownModelError
 from naiad.lifecycle.states import UNLOADED, advance
 from naiad.protocol.metadata import IndexEntry, ModelState
 from naiad.protocol.model_names import LATEST
@@ -231,7 +231,7 @@ class Registry:
             return record.loaded
         serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
         if not serving:
-            raise UnknownModelError(f"Request for unknown model: '{name}' has no available versions")
+            raise NoLoadedVersionError(f"Request for unknown model: '{name}' has no available versions")
         loaded = model.versions[serving[-1]].loaded
         assert loaded is not None
         return loaded

@@ -55,9 +55,6 @@ _NUMPY_NAMES = ("", "?", "<u1", "<u2", "<u4", "<u8", "<i1", "<i2", "<i4", "<i8",
 BY_NAME: dict[str, Datatype] = {d.name: d for d in Datatype if d is not Datatype.INVALID}
 """Datatypes by the name KServe v2 uses on the wire, such as `FP32` and `BYTES`."""
 
-BY_CONFIG_NAME: dict[str, Datatype] = {d.config_name: d for d in Datatype}
-"""Datatypes by the name config.pbtxt uses, such as `TYPE_FP32` and `TYPE_STRING`."""
-
 
 @cache
 def _numpy_type(datatype: Datatype) -> np.dtype[np.generic] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.errors import Code, ResolutionError
-from naiad.resolution.decision import STUB_FILENAME, UTILS_FILENAME, GuestLayout, Look, Step
+from naiad.resolution.decision import STUB_FILENAME, UTILS_FILENAME, Decision, GuestLayout, SearchedPath
 from naiad.resolution.files import Files
 from naiad.resolution.manifest import read_stub_manifest
 
@@ -45,7 +45,7 @@ class Artifacts:
     stub: Path
     utils_dir: Path
     requires_python: SpecifierSet
-    steps: tuple[Step, ...]
+    steps: tuple[Decision, ...]
     notices: tuple[str, ...]
 
 
@@ -87,15 +87,15 @@ def is_compiled(path: Path, files: Files) -> bool:
 
 def _choose_pair(
     directories: tuple[Path, ...], default: GuestLayout, files: Files, notices: list[str]
-) -> tuple[Path, Step]:
+) -> tuple[Path, Decision]:
     """The first directory that has both, as scripts."""
-    looks: list[Look] = []
+    looks: list[SearchedPath] = []
     half: list[Path] = []
     for directory in directories:
         stub, utils = (_look(directory / name, files) for name in (STUB_FILENAME, UTILS_FILENAME))
         looks += (stub, utils)
         if stub.found and utils.found and not _is_foreign(stub.path, files, notices):
-            return directory, Step("utils", str(directory), "stub and utils are both there", tuple(looks))
+            return directory, Decision("utils", str(directory), "stub and utils are both there", tuple(looks))
         if stub.found != utils.found:
             half.append(directory)
     stub = _look(default.artifacts_dir / STUB_FILENAME, files)
@@ -105,18 +105,18 @@ def _choose_pair(
     why = "the default: no other directory has both stub and utils for it"
     if half:
         why += f" ({', '.join(map(str, half))} has only one of them, and they are used together or not at all)"
-    return default.artifacts_dir, Step("utils", str(default.artifacts_dir), why, (*looks, stub))
+    return default.artifacts_dir, Decision("utils", str(default.artifacts_dir), why, (*looks, stub))
 
 
-def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[str]) -> tuple[Path, Step]:
+def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[str]) -> tuple[Path, Decision]:
     """The model's own stub, else that of the pair."""
     own = _look(model_dir / STUB_FILENAME, files)
     if own.found and not _is_foreign(own.path, files, notices):
-        return own.path, Step("stub", str(own.path), "the model's directory has a stub of its own", (own,))
+        return own.path, Decision("stub", str(own.path), "the model's directory has a stub of its own", (own,))
     why = "the stub that belongs to the utils"
     if own.found:
         why += "; the one in the model's directory is compiled for another implementation"
-    return pair_dir / STUB_FILENAME, Step("stub", str(pair_dir / STUB_FILENAME), why, (own,))
+    return pair_dir / STUB_FILENAME, Decision("stub", str(pair_dir / STUB_FILENAME), why, (own,))
 
 
 def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
@@ -130,5 +130,5 @@ def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
     return True
 
 
-def _look(path: Path, files: Files) -> Look:
-    return Look(path, files.exists(path) and not files.is_dir(path))
+def _look(path: Path, files: Files) -> SearchedPath:
+    return SearchedPath(path, files.exists(path) and not files.is_dir(path))

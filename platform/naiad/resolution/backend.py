@@ -14,7 +14,7 @@ from pathlib import Path
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, ResolutionError
-from naiad.resolution.decision import MODEL_FILENAME, Look, Step, describe
+from naiad.resolution.decision import MODEL_FILENAME, Decision, SearchedPath, describe_searched
 from naiad.resolution.files import Files
 
 __all__ = ["PYTHON", "Backend", "find_backend"]
@@ -45,7 +45,7 @@ class Backend:
     directory: Path | None
     model_file: Path
     runtime: str
-    steps: tuple[Step, ...]
+    steps: tuple[Decision, ...]
     notices: tuple[str, ...] = ()
 
 
@@ -102,13 +102,13 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
     if not filename.endswith(".py"):
         raise ResolutionError(f"Model name must end with '.py'. Model name is \"{filename}\".")
     path = places.version_dir / filename
-    look = Look(path, files.exists(path))
+    look = SearchedPath(path, files.exists(path))
     if not look.found:
         raise ResolutionError(
             f"Failed to preinitialize Python stub: Python model file not found in '{path}'", code=Code.INTERNAL
         )
     libraries = tuple(
-        Look(place / _PYTHON_LIBRARY, True)
+        SearchedPath(place / _PYTHON_LIBRARY, True)
         for place in (places.version_dir, places.model_dir)
         if files.exists(place / _PYTHON_LIBRARY)
     )
@@ -117,8 +117,8 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
         model_file=path,
         runtime=config.runtime,
         steps=(
-            Step("backend", PYTHON, "naiad is this backend itself: no library is looked for", libraries),
-            Step("model file", str(path), _why_filename(config), (look,)),
+            Decision("backend", PYTHON, "naiad is this backend itself: no library is looked for", libraries),
+            Decision("model file", str(path), _why_filename(config), (look,)),
         ),
         notices=(
             *(
@@ -155,7 +155,7 @@ def _search(places: _Places, files: Files) -> Backend:
     if found is None:
         raise ResolutionError(
             f"unable to find backend library for backend '{places.backend}', try specifying runtime on the model "
-            f"configuration. ({describe(libraries + codes)}){_meant(places.backend)}"
+            f"configuration. ({describe_searched(libraries + codes)}){_meant(places.backend)}"
         )
     return _shared(found, places, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
 
@@ -197,18 +197,18 @@ def _named_library(runtime: str, places: _Places, files: Files) -> ResolutionErr
     )
 
 
-def _look_for(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[Look, ...]:
-    """Look for a file in directories in order, up to the first that has it."""
-    looks: list[Look] = []
+def _look_for(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
+    """SearchedPath for a file in directories in order, up to the first that has it."""
+    looks: list[SearchedPath] = []
     for directory in directories:
-        look = Look(directory / filename, files.exists(directory / filename))
+        look = SearchedPath(directory / filename, files.exists(directory / filename))
         looks.append(look)
         if look.found:
             break
     return tuple(looks)
 
 
-def _refuse_native(looks: tuple[Look, ...], places: _Places) -> None:
+def _refuse_native(looks: tuple[SearchedPath, ...], places: _Places) -> None:
     for look in looks:
         if look.found:
             raise ResolutionError(
@@ -219,13 +219,13 @@ def _refuse_native(looks: tuple[Look, ...], places: _Places) -> None:
             )
 
 
-def _shared(found: Path, places: _Places, looks: tuple[Look, ...], why: str) -> Backend:
+def _shared(found: Path, places: _Places, looks: tuple[SearchedPath, ...], why: str) -> Backend:
     return Backend(
         directory=found.parent,
         model_file=found,
         runtime=MODEL_FILENAME,
         steps=(
-            Step("backend", f"{places.backend} (shared)", why, looks),
-            Step("model file", str(found), "the code of a shared backend lies in the backend's directory alone"),
+            Decision("backend", f"{places.backend} (shared)", why, looks),
+            Decision("model file", str(found), "the code of a shared backend lies in the backend's directory alone"),
         ),
     )

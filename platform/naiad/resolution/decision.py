@@ -1,27 +1,24 @@
-"""What resolution decides, with every step on the way to it."""
+"""What resolution decides for one version of a model, with every decision and its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.config.server.backend_settings import BackendConfigs
 
 __all__ = [
     "MODEL_FILENAME",
     "STUB_FILENAME",
     "UTILS_FILENAME",
+    "Decision",
     "GuestLayout",
-    "Look",
     "Resolution",
-    "ResolutionSettings",
-    "Step",
-    "describe",
+    "SearchedPath",
+    "describe_searched",
 ]
 
 MODEL_FILENAME = "model.py"
@@ -31,12 +28,12 @@ UTILS_FILENAME = "triton_python_backend_utils.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestLayout:
-    """Where the default guest was laid out, apart from everything of the host.
+    """Where the default guest is installed, separate from the host's packages.
 
     Attributes:
-        artifacts_dir: Folder of the default stub and utils.
-        library_dir: Folder that holds `naiad_stub` and nothing else.
-        requires_python: Interpreters the default stub runs under.
+        artifacts_dir: Directory of the default stub and utils.
+        library_dir: Directory that contains only the package `naiad_stub`.
+        requires_python: Python versions that the default stub supports.
     """
 
     artifacts_dir: Path
@@ -44,28 +41,9 @@ class GuestLayout:
     requires_python: SpecifierSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolutionSettings:
-    """What resolution takes from the server.
-
-    Attributes:
-        backend_directories: Where backends are looked for, in order.
-        guest: The default guest.
-        backend_configs: Settings of backends as given on the command line.
-        auto_complete: Models may complete their configuration.
-        environment_directories: Where environments are looked for by name, in order.
-    """
-
-    backend_directories: tuple[Path, ...]
-    guest: GuestLayout
-    backend_configs: BackendConfigs = field(default_factory=lambda: MappingProxyType({}))
-    auto_complete: bool = True
-    environment_directories: tuple[Path, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One place that was looked at."""
+class SearchedPath:
+    """A path that was searched, and whether it exists."""
 
     path: Path
     found: bool
@@ -75,29 +53,29 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Decision:
     """One decision.
 
     Attributes:
         subject: What was decided: "backend", "stub", ...
-        taken: What was taken.
-        why: The rule behind it.
-        looked: Where it was looked for, in order.
+        choice: What was chosen.
+        reason: The rule that led to it.
+        searched: The paths searched for it, in order.
     """
 
     subject: str
-    taken: str
-    why: str
-    looked: tuple[Look, ...] = ()
+    choice: str
+    reason: str
+    searched: tuple[SearchedPath, ...] = ()
 
     def __str__(self) -> str:
-        looked = f"; {describe(self.looked)}" if self.looked else ""
-        return f"{self.subject}: {self.taken} ({self.why}{looked})"
+        searched = f"; {describe_searched(self.searched)}" if self.searched else ""
+        return f"{self.subject}: {self.choice} ({self.reason}{searched})"
 
 
-def describe(looks: tuple[Look, ...]) -> str:
-    """Places in a row, for the end of an error's text."""
-    return "looked at: " + ", ".join(map(str, looks)) if looks else "there was no place to look at"
+def describe_searched(searched: tuple[SearchedPath, ...]) -> str:
+    """Searched paths as text, for the end of an error message."""
+    return "looked at: " + ", ".join(map(str, searched)) if searched else "there was no place to look at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,25 +83,25 @@ class Resolution:
     """What runs one version of a model.
 
     Attributes:
-        model: The model.
+        model: The model's name.
         version: The version.
-        model_dir: The model's directory; its version directory is below.
+        model_dir: The model's directory; it contains the version's directory.
         backend: Name of the backend.
         backend_dir: Directory of a shared backend; None where the model brings its own code.
         runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
-        model_file: The code.
+        model_file: The Python file that defines the model.
         stub: The guest program.
-        utils_dir: Folder of `triton_python_backend_utils.py`.
+        utils_dir: Directory of `triton_python_backend_utils.py`.
         guest: The default guest, whose library every stub uses.
-        stub_requires: Interpreters the stub runs under.
-        environment: Directory or archive of the execution environment, or where else it comes from; None for the
-            host's interpreter or one found on the machine.
-        environment_origin: Who named it.
-        python: The version that model or backend require; None if they take any.
-        python_origin: Who requires it.
-        backend_config: What the backend finds as `cmdline` in its configuration.
+        stub_requires: Python versions that the stub supports.
+        environment: Directory or archive of the execution environment, or its remote source; None for the host's
+            interpreter or one found on the machine.
+        environment_origin: The parameter or file that names the environment; empty without one.
+        python: The Python version that the model or its backend requires; None for any.
+        python_origin: The parameter or file that requires it; empty without one.
+        backend_config: The settings that the backend reads as `cmdline` of its configuration.
         steps: All decisions in order.
-        notices: Sentences worth a line of the log, such as about a file that was found and not used.
+        notices: Sentences to log, for example about a file that was found and not used.
     """
 
     model: str
@@ -142,17 +120,17 @@ class Resolution:
     python: SpecifierSet | None
     python_origin: str
     backend_config: Mapping[str, str]
-    steps: tuple[Step, ...] = field(repr=False)
+    steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
 
     @property
-    def shared(self) -> bool:
-        """Whether the code is a backend's, shared by many models."""
+    def is_shared(self) -> bool:
+        """Whether the code belongs to a shared backend instead of the model."""
         return self.backend_dir is not None
 
     @property
     def library_dir(self) -> Path:
-        """Folder of `naiad_stub`, the guest's own library."""
+        """Directory of `naiad_stub`, the guest's library."""
         return self.guest.library_dir
 
     @property

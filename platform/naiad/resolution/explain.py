@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from naiad.resolution.decision import Resolution, Step
+from naiad.resolution.decision import Decision, Resolution
 
 __all__ = ["PreparedEnvironment", "explain_plainly", "explain_richly", "explain_steps", "prepared_step"]
 
@@ -48,13 +48,13 @@ def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | N
     return "\n".join(lines) + "\n"
 
 
-def explain_steps(steps: Iterable[Step]) -> str:
+def explain_steps(steps: Iterable[Decision]) -> str:
     """Decisions as plain text, also those of a resolution that failed later."""
     lines = []
     for step in steps:
-        lines.append(f"  {step.subject:<11} {step.taken}")
-        lines.append(f"{_INDENT}{step.why}")
-        lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.looked)
+        lines.append(f"  {step.subject:<11} {step.choice}")
+        lines.append(f"{_INDENT}{step.reason}")
+        lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.searched)
     return "\n".join(lines)
 
 
@@ -64,9 +64,9 @@ def explain_richly(resolution: Resolution, console: Console, environment: Prepar
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for step in _steps(resolution, environment):
-        text = Text(step.taken, style="green")
-        text.append(f"\n{step.why}", style="default")
-        for look in step.looked:
+        text = Text(step.choice, style="green")
+        text.append(f"\n{step.reason}", style="default")
+        for look in step.searched:
             text.append(f"\n{'+' if look.found else '-'} {look}", style="default" if look.found else "dim")
         table.add_row(step.subject, text)
     for notice in resolution.notices:
@@ -74,14 +74,14 @@ def explain_richly(resolution: Resolution, console: Console, environment: Prepar
     console.print(table)
 
 
-def prepared_step(environment: PreparedEnvironment) -> Step:
+def prepared_step(environment: PreparedEnvironment) -> Decision:
     """What a prepared environment holds, as a step behind the decisions."""
     version = ".".join(map(str, environment.version))
     numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
-    return Step("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")
+    return Decision("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")
 
 
-def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Step, ...]:
+def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Decision, ...]:
     return resolution.steps if environment is None else (*resolution.steps, prepared_step(environment))
 
 

@@ -17,10 +17,10 @@ def backend_table(resolutions: Iterable[Resolution]) -> str:
     """The backends that run some models: one row for each, and one for `python`, which runs the shared ones too."""
     rows: dict[str, tuple[str, str, str]] = {}
     # Models of `python` itself first: a shared backend speaks for it only where there are none.
-    for resolution in sorted(resolutions, key=lambda resolution: (resolution.shared, resolution.backend)):
+    for resolution in sorted(resolutions, key=lambda resolution: (resolution.is_shared, resolution.backend)):
         config = _cmdline_json(resolution)
         rows.setdefault(PYTHON, (PYTHON, str(resolution.guest.artifacts_dir / STUB_FILENAME), config))
-        if resolution.shared:
+        if resolution.is_shared:
             rows.setdefault(resolution.backend, (resolution.backend, str(resolution.model_file), config))
     return text_table(("Backend", "Path", "Config"), [row for _, row in sorted(rows.items())])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from naiad.errors import GuestDiedError, NaiadError
+from naiad.errors import GuestExitedError, NaiadError
 from naiad.protocol.inference import InferResponse, Trace
 from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.calls import ModelCall
@@ -23,7 +23,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
 
     Raises:
         ModelError: If the model's code failed.
-        GuestDiedError: If the process ended or hung.
+        GuestExitedError: If the process ended or hung.
     """
     worker = Worker(spec, _Listener(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices())
     try:
@@ -49,7 +49,7 @@ class _Listener:
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
-    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Its end is what `start` reports, or what it is for."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:

@@ -250,7 +250,7 @@ def _read_response(
     text = str(payload[text_at : text_at + text_size], "utf-8") if text_size else ""
     name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
-        error = ModelError(text, code=CODES[code], is_answer=bool(flags & wire.ANSWERED))
+        error = ModelError(text, code=CODES[code], is_model_response=bool(flags & wire.ANSWERED))
         return GuestResponse(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     parameters = _parameters(text, interface) if text else NO_PARAMETERS
     data = payload[text_at + text_size : end]

@@ -33,7 +33,7 @@ from naiad_stub.messages import (
     unpack,
 )
 
-from naiad.errors import GuestDiedError, NaiadError
+from naiad.errors import GuestExitedError, NaiadError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.compat import assert_never
 from naiad.workers.launch import LaunchedGuest, LaunchSpec, start_stub
@@ -61,7 +61,7 @@ class ForkServer:
         """Start it in the environment of *spec*.
 
         Raises:
-            GuestDiedError: If the interpreter cannot be executed.
+            GuestExitedError: If the interpreter cannot be executed.
         """
         self._spec = spec
         self._modules = ", ".join(modules)
@@ -76,7 +76,7 @@ class ForkServer:
         arguments: dict[str, int | str] = {"--fork-server": theirs.fileno(), "--modules": ",".join(modules)}
         try:
             self._process = start_stub(spec, arguments, (theirs.fileno(),))
-        except GuestDiedError:
+        except GuestExitedError:
             self._socket.close()
             raise
         finally:

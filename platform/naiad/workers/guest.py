@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestExitedError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.launch import LaunchedGuest, LaunchSpec, launch
 from naiad.workers.output import LineReader
@@ -81,7 +81,7 @@ class GuestProcess:
         for lines in self._lines:
             lines.close()
 
-    def exit_report(self, when: str = "") -> GuestDiedError:
+    def exit_report(self, when: str = "") -> GuestExitedError:
         """What to tell those who needed it."""
         status = self.exited.result() if self.exited.done() else None
         self.close()
@@ -89,11 +89,11 @@ class GuestProcess:
         when = f" {when}" if when else ""
         return self.unhealthy(f"{end}{when}.", status)
 
-    def unhealthy(self, problem: str, status: int | None = None) -> GuestDiedError:
+    def unhealthy(self, problem: str, status: int | None = None) -> GuestExitedError:
         """The error that names *problem* and quotes the last lines of stderr."""
         lines = tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
         words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
-        return GuestDiedError(
+        return GuestExitedError(
             f"Stub process '{self._spec.name}' is not healthy: {problem}{words}", exit_status=status, last_lines=lines
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestExitedError
 from naiad.memory.instance import InstanceMemory
 
 
@@ -87,7 +87,7 @@ async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     """Start the guest, in whichever way *spec* asks for.
 
     Raises:
-        GuestDiedError: If the interpreter cannot be executed.
+        GuestExitedError: If the interpreter cannot be executed.
     """
     if spec.prewarm is not None:
         forked = await spec.prewarm.fork(spec, memory)
@@ -140,7 +140,7 @@ def start_stub(
     """Run the stub in the environment's interpreter.
 
     Raises:
-        GuestDiedError: If the interpreter cannot be executed.
+        GuestExitedError: If the interpreter cannot be executed.
     """
     argv = [str(spec.python), str(spec.stub)]
     for name, value in (*arguments.items(), ("--host", os.getpid())):
@@ -158,4 +158,4 @@ def start_stub(
             start_new_session=True,
         )
     except OSError as error:
-        raise GuestDiedError(f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}") from error
+        raise GuestExitedError(f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}") from error

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestExitedError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.forkserver import CannotForkError, ForkServer
 from naiad.workers.launch import LaunchedGuest, LaunchSpec
@@ -39,7 +39,7 @@ class ForkServerPool:
         """The fork server for guests as *spec* says, started if need be.
 
         Raises:
-            GuestDiedError: If the interpreter cannot be executed.
+            GuestExitedError: If the interpreter cannot be executed.
         """
         key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), borrower.modules)
         server = self._servers.get(key)
@@ -77,7 +77,7 @@ class PrewarmedGuests:
             if not _can_watch_strangers():
                 raise CannotForkError("it needs pidfds, which came with Linux 5.3")
             return await self._owner.server_for(self, spec).fork(memory)
-        except (CannotForkError, GuestDiedError) as error:
+        except (CannotForkError, GuestExitedError) as error:
             logger.warning(
                 "'%s' is started without the prewarmed %s: %s", spec.name, ", ".join(self.modules), error.message
             )

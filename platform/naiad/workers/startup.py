@@ -75,7 +75,7 @@ class GuestStartup:
 
         Raises:
             ModelError: If the model's code failed; with the guest's traceback.
-            GuestDiedError: If the process ended or made no progress for the time the specification allows.
+            GuestExitedError: If the process ended or made no progress for the time the specification allows.
         """
         self._progress.start(self._process.pid, self._loop.time())
         exited = self._process.exited

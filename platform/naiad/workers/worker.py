@@ -39,7 +39,7 @@ from naiad_stub.messages import (
     unpack,
 )
 
-from naiad.errors import GuestDiedError, NaiadError, ProtocolError
+from naiad.errors import GuestExitedError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferResponse, Trace
 from naiad.workers.calls import CallDecoder, ModelCall
@@ -86,7 +86,7 @@ class WorkerOwner(Protocol):
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
 
-    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """The process is gone without being asked to; called once, never during `start`."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
@@ -185,7 +185,7 @@ class Worker:
 
         Raises:
             ModelError: If the model's code failed; with the guest's traceback.
-            GuestDiedError: If the process ended or made no progress for the time the specification allows.
+            GuestExitedError: If the process ended or made no progress for the time the specification allows.
         """
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:

@@ -7,7 +7,7 @@ import json
 import pytest
 from naiad.engine.serving.instance import death_reason
 from naiad.environments.store.entries import entry_sizes
-from naiad.errors import GuestDiedError
+from naiad.errors import GuestExitedError
 from naiad.frontends.metrics.families import render
 from naiad.frontends.metrics.naiad_families import guest_families, store_families
 from naiad.protocol.metadata import InstanceStatus
@@ -18,7 +18,7 @@ from naiad.protocol.metadata import InstanceStatus
     [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit 0"), (3, "exit 3"), (None, "unknown"), (-250, "signal 250")],
 )
 def test_a_death_has_its_signal_or_its_exit_code_as_reason(status, reason):
-    assert death_reason(GuestDiedError("it died", exit_status=status)) == reason
+    assert death_reason(GuestExitedError("it died", exit_status=status)) == reason
 
 
 def test_a_store_is_as_large_as_the_records_of_its_entries_say(tmp_path):

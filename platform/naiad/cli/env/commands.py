@@ -234,12 +234,12 @@ def _sources(
     environments: tuple[str, ...], repositories: tuple[str, ...], directories: tuple[Path, ...], store: Path
 ) -> Iterator[Path | EnvironmentSource]:
     from naiad.cli.env.models import environments_of, server_options
-    from naiad.resolution.environment_names import Places, locate
+    from naiad.resolution.environment import EnvironmentSearch, locate_environment
     from naiad.resolution.files import RealFiles
 
-    places = Places(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
+    places = EnvironmentSearch(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
     for text in environments:
-        yield locate(text, "naiad env prefetch", places, RealFiles())[0]
+        yield locate_environment(text, "naiad env prefetch", places, RealFiles())[0]
     if repositories:
         options = server_options(store, repositories, *(f"--env-directory={directory}" for directory in directories))
         for _, source in environments_of(options):

@@ -19,9 +19,7 @@ from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
 from naiad.repository.repositories import open_repositories
-from naiad.resolution.decision import ResolutionSettings
-from naiad.resolution.resolve import resolve
-from naiad.resolution.settings import resolution_settings
+from naiad.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
 __all__ = ["environments_of", "models_using", "server_options"]
 

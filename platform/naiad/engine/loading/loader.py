@@ -36,8 +36,8 @@ from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import explain_missing_tensors
-from naiad.resolution.decision import Resolution, ResolutionSettings
-from naiad.resolution.resolve import check_stub_supports, resolve
+from naiad.resolution.decision import Resolution
+from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolve
 from naiad.workers.completion import complete_in_guest
 from naiad.workers.launch import EnvironmentLease, LaunchSpec
 from naiad.workers.prewarm import ForkServerPool, PrewarmedGuests
@@ -161,7 +161,7 @@ class Loader:
     ) -> ModelVersion:
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
-        if resolution.shared:
+        if resolution.is_shared:
             message.runtime = resolution.runtime
         if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
             spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
@@ -215,7 +215,7 @@ class Loader:
             "model_dir": str(resolution.model_dir),
             "version_dir": str(resolution.version_dir),
             "utils_dir": str(resolution.utils_dir),
-            "shared": "1" if resolution.shared else "0",
+            "shared": "1" if resolution.is_shared else "0",
             "decoupled": "1" if config.decoupled else "0",
             "inputs": "\0".join(input_names(config)),
             "outputs": "\0".join(tensor.name for tensor in config.outputs),

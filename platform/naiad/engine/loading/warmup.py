@@ -16,7 +16,7 @@ from pathlib import Path
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
 from naiad.engine.serving.compile_plan import compile_plan
-from naiad.errors import Code, ConfigError, GuestDiedError, ModelError, NaiadError, RepositoryError
+from naiad.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadError, RepositoryError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
@@ -138,7 +138,7 @@ class WarmUp:
 
         Raises:
             ModelError: If a sample is answered with an error.
-            GuestDiedError: If the guest ended meanwhile.
+            GuestExitedError: If the guest ended meanwhile.
         """
         for sample in self._samples:
             for _ in range(sample.count):
@@ -155,7 +155,7 @@ class WarmUp:
             worker.execute(batch, 0)
             await run.done
         except NaiadError as error:
-            if isinstance(error, GuestDiedError):
+            if isinstance(error, GuestExitedError):
                 raise
             return [error.message]
         finally:
@@ -175,7 +175,7 @@ class WarmUp:
             if not run.open and not run.done.done():
                 run.done.set_result(None)
 
-    def on_guest_exit(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_guest_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """A guest died, perhaps of a sample."""
         for run in set(self._runs.values()):
             if run.worker is worker and not run.done.done():

@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from typing import Protocol
 
-from naiad.errors import GuestDiedError, NaiadError
+from naiad.errors import GuestExitedError, NaiadError
 from naiad.lifecycle.restart import GiveUp, RestartPolicy, RestartTracker
 from naiad.protocol.metadata import InstanceStatus
 from naiad.workers.exchange import ModelInterface
@@ -71,11 +71,11 @@ class Instance:
 
         Raises:
             ModelError: If the model's code failed.
-            GuestDiedError: If the process ended or hung.
+            GuestExitedError: If the process ended or hung.
         """
         self.worker = await self._start_worker()
 
-    def on_exit(self, error: GuestDiedError) -> None:
+    def on_exit(self, error: GuestExitedError) -> None:
         """The guest is gone: plan the next one, or give up."""
         self.worker = None
         self._died_of = death_reason(error)
@@ -142,7 +142,7 @@ class Instance:
         self._owner.on_restart(self)
 
 
-def death_reason(error: GuestDiedError) -> str:
+def death_reason(error: GuestExitedError) -> str:
     """What a guest died of, in a word or two: its signal or its exit code."""
     status = error.exit_status
     if status is None:

@@ -21,7 +21,7 @@ from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.errors import Code, GuestDiedError, ModelError, NaiadError, is_answer
+from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, is_model_response
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.scheduling.dynamic.shapes import ShapeKeys
@@ -207,7 +207,9 @@ class RequestTracker:
             del self._pending[answer.key]
             now = time.monotonic_ns()
             error = None if response is None else response.error
-            if error is None or is_answer(error):  # an error that the model sent as its response counts as a success
+            if error is None or is_model_response(
+                error
+            ):  # an error that the model sent as its response counts as a success
                 self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
             if error is not None:
                 self._count_error(pending, error, now)
@@ -216,7 +218,7 @@ class RequestTracker:
         pending.sink.send(response, answer.final)
 
     def _count_error(self, pending: PendingRequest, error: NaiadError, now: int) -> None:
-        if is_answer(error):
+        if is_model_response(error):
             self.statistics.on_error_response()
         else:
             self.statistics.on_failure(now - pending.queued, FailureReason.BACKEND)
@@ -260,7 +262,7 @@ class RequestTracker:
             self._gate.on_batch_done(worker)
         self._carry_out(self._scheduler.on_finished(worker, now))
 
-    def on_guest_exit(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_guest_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Fail what the guest was executing; put back into the queue what it had not begun."""
         self._warm_up.on_guest_exit(worker, error)
         self._scheduler.remove_instance(worker)

@@ -24,7 +24,7 @@ from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import GuestDiedError, NaiadError, NotReadyError
+from naiad.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import ModelStatistics
@@ -255,7 +255,7 @@ class ModelVersion:
 
     # -- callbacks of instances and workers -----------------------------------------------------------------------
 
-    def on_exit(self, worker: Worker, error: GuestDiedError) -> None:
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Fail what the guest was executing, requeue what it had not begun, and have its instance start a new one."""
         self._tracker.on_guest_exit(worker, error)
         for instance in self.instances:
