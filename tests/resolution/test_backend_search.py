@@ -149,7 +149,7 @@ def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
         "default-max-batch-size": "4",
     }
     assert list(found.backend_config)[-1] == "default-max-batch-size"
-    assert "those of 'x' have no effect on a shared backend" in found.steps[-1].why
+    assert "those of 'x' have no effect on a shared backend" in found.steps[-1].reason
 
 
 def test_a_given_default_max_batch_size_replaces_the_injected_one():
