@@ -8,7 +8,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-llm test quick check bench bench-llm proto clean
+.PHONY: demo demo-llm test quick check bench bench-llm changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 $(VENV)/.ready-demo $(VENV)/.ready-dev: $(VENV)/.ready-%: pyproject.toml
@@ -40,6 +40,9 @@ bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
 
 bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton; writes a section of that page
 	$(BIN)/python -m bench.llm
+
+changelog: $(VENV)/.ready-dev  ## Join docs/changes into CHANGELOG.md: make changelog VERSION=1.2.3
+	$(BIN)/towncrier build --yes --version $(VERSION)
 
 proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every protobuf >= 4.25 can load)
 	$(PYTHON) -m venv .venv-proto

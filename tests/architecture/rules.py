@@ -328,12 +328,18 @@ def _links_of(text: str) -> list[tuple[str, str]]:
     return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets)]
 
 
-def broken_links(page: Path) -> list[str]:
-    """Links of a page to files or headings that do not exist."""
+def broken_links(page: Path, folder: Path | None = None) -> list[str]:
+    """Links of a page to files or headings that do not exist.
+
+    Args:
+        page: The page.
+        folder: The folder that its links are relative to; the page's own by default.
+    """
+    folder = folder or page.parent
     return [
         f"{page.name}: {target}{'#' if anchor else ''}{anchor}"
         for target, anchor in _links_of(page.read_text(encoding="utf-8"))
-        if not _has_target((page.parent / target) if target else page, anchor)
+        if not _has_target((folder / target) if target else page, anchor)
     ]
 
 

@@ -32,4 +32,4 @@ def test_the_record_has_a_row_for_each_dependency_of_the_host_and_no_other() -> 
 
 @pytest.mark.parametrize("package", OF_DEVELOPERS)
 def test_the_record_names_what_developers_need(package: str) -> None:
-    assert package in RECORD.split("## Choice: of developers")[1]
+    assert package in RECORD.split("## Choice: developers")[1]

@@ -19,4 +19,6 @@ def test_the_first_page_lists_every_other_one() -> None:
 def test_every_link_between_files_leads_somewhere() -> None:
     pages = [page for page in tracked_files() if page.suffix == ".md"]
 
-    assert [link for page in pages for link in rules.broken_links(page)] == []
+    # Entries of the next changelog have links relative to the changelog, at the root.
+    folders = dict.fromkeys((_DOCS / "changes").glob("*.*.md"), ROOT)
+    assert [link for page in pages for link in rules.broken_links(page, folders.get(page))] == []

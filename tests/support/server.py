@@ -31,6 +31,8 @@ from support.guests_of import give_environment
 HOST = "127.0.0.1"
 EXIT_TIMEOUT = 30
 """Seconds for which a server waits for requests in flight when it is to end (--exit-timeout-secs)."""
+_FAMILY_SECONDS = 0.5
+"""How often the processes below a server are listed while a condition is polled."""
 TRITONSERVER = Path(sys.executable).with_name("tritonserver")
 
 
@@ -152,6 +154,7 @@ class ServerProcess:
         self._environ = self._child_environ(environ or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, psutil.Process] = {}
+        self._family_read = 0.0
 
     def __repr__(self) -> str:
         state = "not started" if self._process is None else f"pid={self.pid} exit={self._process.poll()}"
@@ -292,7 +295,9 @@ class ServerProcess:
 
     def _while_running(self, condition: Callable[[], Any]) -> Any:
         assert self._process is not None, "the server has not been started"
-        self._remember_family()
+        # Reading the table of all processes takes several milliseconds, and conditions are polled every 40 ms.
+        if time.monotonic() - self._family_read > _FAMILY_SECONDS:
+            self._remember_family()
         value = condition()
         if not value and self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}")
@@ -309,6 +314,7 @@ class ServerProcess:
         with contextlib.suppress(psutil.NoSuchProcess):
             found: Iterable[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
             self._family.update({process.pid: process for process in found})
+        self._family_read = time.monotonic()
 
     def _check_leftovers(self) -> None:
         _, alive = psutil.wait_procs(self._family.values(), timeout=self.grace)

@@ -39,7 +39,7 @@ def test_a_guest_polls_after_messages_that_are_closer_than_the_limit(tmp_path):
     with ServerProcess(models, f"--busy-poll-us={LIMIT_US}", work=tmp_path) as server:
         (guest,) = server.children()
         try:
-            wait_until(lambda: _polls(server, guest), "a guest that polls", 30)
+            wait_until(lambda: _polls(server, guest), "a guest that polls", 8)
         except ServerError:
             if os.getloadavg()[0] < 1:
                 raise
