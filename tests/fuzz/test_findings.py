@@ -56,14 +56,14 @@ def test_datatype_that_no_tensor_has_is_refused_in_warm_up(read, tmp_path):
         read_samples(config, tmp_path)
 
 
-def test_numbers_that_are_too_large_for_their_datatype_are_infinite_and_no_warning():
+def test_numbers_too_large_for_their_datatype_become_infinite_without_a_warning():
     """numpy warned of them on the server's stderr."""
     data = to_bytes("I", Datatype.FP32, (2,), [1e300, -3e38])
     assert np.frombuffer(data, "<f4").tolist() == [np.inf, np.float32(-3e38)]
 
 
 @pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 2147483647 }", "direct { }"])
-def test_places_for_any_number_of_sequences_take_no_more_memory_than_some_have_use_for(read, strategy):
+def test_places_for_sequences_are_bounded(read, strategy):
     """Each instance made an object for each."""
     config = read(f"max_batch_size: 2147483647 sequence_batching {{ {strategy} }}")
     scheduler = scheduler_for(config)

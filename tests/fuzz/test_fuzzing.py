@@ -33,7 +33,7 @@ def test_every_campaign_is_run_here(campaigns):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_input_crashes_hangs_or_ends_in_an_unforeseen_error(campaigns, name):
+def test_no_input_crashes_hangs_or_causes_an_unexpected_error(campaigns, name):
     campaign = campaigns[name]
     assert campaign.run(int(INPUTS * campaign.share), 1) > 0
     assert len(campaign.target.answers) > 1, "what is tried is neither all good nor all bad"

@@ -1,4 +1,4 @@
-"""Messages put together from the content of streams, and the buffers they are put together in."""
+"""Length-prefixed messages, read from the content of streams, and the pool of their buffers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def prefixed(message=b"", size=None):
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5_000_000])
-def test_a_reader_reads_messages_of_any_size_straight_or_not(size):
+def test_messages_of_any_size_are_read_directly_or_from_data(size):
     message = bytes(range(251)) * (size // 251 + 1)
     content = prefixed(message[:size]) * 2
     reader, pool = MessageReader("identity", BufferPool()), []
@@ -34,13 +34,13 @@ def test_a_reader_reads_messages_of_any_size_straight_or_not(size):
     assert not pool
 
 
-def test_memory_is_not_taken_on_a_clients_word():
+def test_an_announced_size_alone_allocates_little():
     reader = MessageReader("identity", BufferPool())
     reader.feed(prefixed(b"x", size=2**31 - 1), 0, 6)
     assert len(reader._body) <= 1 << 22
 
 
-def test_a_buffer_is_used_again_once_nobody_looks_at_it():
+def test_a_buffer_is_used_again_once_it_has_no_views():
     pool, buffer = BufferPool(), bytearray(100_001)
     buffer.pop()
     view = memoryview(buffer)[5:10]
@@ -62,7 +62,7 @@ def test_a_pool_is_bounded():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_messages_are_packed_where_that_helps(encoding):
+def test_messages_are_compressed_where_that_is_shorter(encoding):
     parts, size = with_prefix([b"x" * 1000, memoryview(bytes(1000))], 2000, encoding)
     assert size == len(b"".join(parts)) < 100
     (message,) = MessageReader(encoding, BufferPool()).feed(b"".join(parts), 0, size)

@@ -1,4 +1,4 @@
-"""A server that echoes, on the HTTP/2 of the host, and clients that speak frames."""
+"""An echo server on the host's HTTP/2, and clients that send and receive single frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., EchoServer]]:
     with contextlib.ExitStack() as stack:
 
         def serve(limits: Http2Limits | None = None, **lifetimes: float) -> EchoServer:
-            # Pings of tests are no strikes, unless a test says so.
+            # Tests ping as often as they like, unless they set the limit.
             chosen = KeepaliveSettings(**{"max_ping_strikes": 0, **lifetimes})
             return stack.enter_context(contextlib.closing(EchoServer(loop, limits or Http2Limits(), chosen)))
 

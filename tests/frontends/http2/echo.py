@@ -1,4 +1,4 @@
-"""The smallest application: it answers with the content it gets, once that is whole or as it comes."""
+"""The smallest application: it responds with the content that it receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = ((b"x-done", b"yes"),)
 
 
 class EchoServer:
-    """Listens; `/echo` answers once a request is whole, `/flow` sends each piece back, `/hold` waits for `release`."""
+    """A server. `/echo` responds to a complete request, `/flow` returns each piece, `/hold` waits for `release`."""
 
     def __init__(self, loop: LoopThread, limits: Http2Limits, lifetimes: KeepaliveSettings) -> None:
         self.loop = loop
@@ -45,7 +45,7 @@ class EchoServer:
         self.loop.call(lambda: [connection.drain() for connection in self.connections])
 
     def release(self) -> None:
-        """Answer what is held."""
+        """Respond to the requests that wait."""
         self.loop.call(lambda: [handler.respond() for handler in self.handlers])
 
     def parse_head(self, head: RequestHead) -> RequestHead:

@@ -1,4 +1,4 @@
-"""A client that speaks HTTP/2 frame by frame, and says exactly what it is told to."""
+"""A client of HTTP/2 that sends exactly the frames which a test passes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Away(NamedTuple):
 
 
 class Peer:
-    """One connection of such a client."""
+    """One connection."""
 
     def __init__(self, port: int, *, preface: bytes = frames.PREFACE + frames.settings(())):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -82,13 +82,13 @@ class Peer:
         return dict(self._decoder.decode(block))
 
     def away(self) -> Away:
-        """What the next GOAWAY says."""
+        """The next GOAWAY."""
         payload = self.until(frames.GOAWAY).payload
         last, code = struct.unpack(">LL", payload[:8])
         return Away(last, frames.ErrorCode(code), payload[8:].decode())
 
     def ended(self) -> bool:
-        """Whether the connection ends, whatever comes before that."""
+        """Whether the connection ends; frames before its end are skipped."""
         while True:
             try:
                 if self.read() is None:
@@ -97,7 +97,7 @@ class Peer:
                 return True
 
     def answer(self, stream: int) -> tuple[dict[str, str], bytes, dict[str, str]]:
-        """Fields, content and trailers of an answer; trailers are empty where the fields ended it."""
+        """Headers, content and trailers of a response; trailers are empty where the headers ended it."""
         head = self._of(stream)
         fields = self.fields(head.payload)
         content = b""
@@ -109,7 +109,7 @@ class Peer:
         return fields, content, {}
 
     def is_alive(self) -> bool:
-        """Whether the connection still works: a ping is answered."""
+        """Whether the connection still works: a ping is acknowledged."""
         self.send(frames.ping(b"alive?!?"))
         while (frame := self.read()) is not None:
             if frame == (frames.PING, frames.ACK, 0, b"alive?!?"):

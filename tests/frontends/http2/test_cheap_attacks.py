@@ -1,4 +1,4 @@
-"""What costs a client little costs the server little: in time, in memory, in what it keeps for later."""
+"""Attacks that cost the client little: the server bounds the time and memory that they cost it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in RE
 
 
 @pytest.mark.parametrize("first", [b"\x0f", b"\x00\x7f", b"\x00\x00\x7f", b"\xff"])
-def test_a_number_without_end_is_not_added_up(first):
-    """Each byte would make it seven bits longer: 64 KB cost a quarter of a second, once per block."""
-    started = time.thread_time()  # of this thread alone: others may have the processor meanwhile
+def test_an_integer_without_end_is_not_added_up(first):
+    """Each byte adds seven bits: adding up 64 KB took a quarter of a second for each block."""
+    started = time.thread_time()  # CPU time of this thread, so that a busy machine does not fail the test
     assert changes_table(first + b"\xff" * (1 << 16))
     assert time.thread_time() - started < 0.05
 
 
 @pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x80\x01", b"\x3f\xe1\x1f"])
-def test_a_block_sets_the_size_of_the_table_twice_at_most(peer, size):
-    """hpack alone takes half a second for as many as fit into a block."""
+def test_a_block_may_set_the_table_size_twice_at_most(peer, size):
+    """hpack takes half a second for a block of nothing but table sizes."""
     peer.send(frames.frame(frames.HEADERS, 5, 1, size * 2 + peer.block([*REQUEST[:4]])))
     assert peer.answer(1)[2] == {"x-done": "yes"}
     peer.send(frames.frame(frames.HEADERS, 5, 3, size * 3 + peer.block([*REQUEST[:4]])))
@@ -45,8 +45,8 @@ def test_long_settings_count_for_many(serve, connect):
     assert peer.away().code == CALM
 
 
-def test_the_words_of_a_goaway_fit_into_a_frame_of_any_client(peer):
-    """hpack repeats the bytes that it does not understand."""
+def test_debug_data_of_goaway_fits_into_a_frame_of_any_client(peer):
+    """Error texts of hpack repeat the bytes that it cannot decode."""
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x00\x7f" + b"\xff" * 20_000))
     away = peer.away()
     assert away.code == ErrorCode.COMPRESSION_ERROR
@@ -54,8 +54,8 @@ def test_the_words_of_a_goaway_fit_into_a_frame_of_any_client(peer):
     assert len(away.text) < 1000
 
 
-def test_a_length_of_many_digits_ends_its_stream_alone(peer):
-    """Python makes no number of more than 4,300."""
+def test_a_content_length_of_many_digits_ends_its_stream_alone(peer):
+    """Python converts no number of more than 4,300 digits."""
     peer.request(1, fields=(*REQUEST, ("content-length", "9" * 5000)))
     reset = peer.until(frames.RST_STREAM)
     assert (reset.stream, reset.number) == (1, ErrorCode.PROTOCOL_ERROR)
@@ -63,7 +63,7 @@ def test_a_length_of_many_digits_ends_its_stream_alone(peer):
 
 
 def test_settings_that_move_many_windows_count_for_many(serve, connect):
-    """Each of these goes through all streams."""
+    """Each such frame visits all open streams."""
     peer = connect(serve(Http2Limits(control_frames=100, control_frames_per_second=0)))
     encoder = hpack.Encoder()
     blocks = [encoder.encode(HOLD), encoder.encode(HOLD)]
@@ -76,8 +76,8 @@ def test_settings_that_move_many_windows_count_for_many(serve, connect):
 
 
 @pytest.mark.parametrize("kind", [0x77, frames.DATA])
-def test_a_long_frame_that_drips_is_not_copied_with_each_drop(server, connect, kind):
-    """However much of it has come, a byte more costs as much."""
+def test_a_long_frame_in_small_pieces_is_not_copied_with_each_piece(server, connect, kind):
+    """The cost of a piece does not depend on how much of the frame has arrived."""
     peer = connect(server)
     server.loop.until(lambda: server.connections)
     (connection,) = server.connections
@@ -103,16 +103,16 @@ def give(connection, data):
     connection.buffer_updated(len(data))
 
 
-def test_who_does_not_read_is_not_read_either(serve, connect):
-    """Answers that need no window would otherwise wait in the server without bound."""
+def test_reading_pauses_while_the_client_does_not_read(serve, connect):
+    """Responses without DATA need no window. They would pile up in the transport without bound."""
     server = serve(Http2Limits(unsent=100_000, streams=1))
     peer = connect(server)
     peer.request(1, fields=HOLD)
     assert peer.is_alive()
     (connection,) = server.connections
-    # Otherwise the system takes some megabytes of answers first.
+    # Otherwise the kernel buffers some megabytes of responses first.
     connection._writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
-    peer.request(3)  # from now on a block of these is always the same
+    peer.request(3)  # from now on equal fields have equal blocks
     block = peer.block()
     peer.socket.setblocking(False)
     number, unsent = 5, b""
@@ -129,7 +129,7 @@ def test_who_does_not_read_is_not_read_either(serve, connect):
 
 
 @pytest.mark.parametrize("kind", [frames.PING, frames.SETTINGS])
-def test_acknowledgements_of_nothing_are_counted(serve, connect, kind):
+def test_unexpected_acknowledgements_are_counted(serve, connect, kind):
     peer = connect(serve(Http2Limits(control_frames=20, control_frames_per_second=0)))
     peer.send(frames.frame(kind, frames.ACK, 0, bytes(8) if kind == frames.PING else b"") * 40)
     assert peer.away().code == CALM

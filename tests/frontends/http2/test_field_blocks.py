@@ -1,4 +1,4 @@
-"""Blocks of fields: decoded once, encoded to constant bytes, and always what hpack says."""
+"""Field blocks: repeated ones are decoded once, constant ones have constant bytes, and hpack agrees with both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plain(fields):
 
 
 @given(st.lists(st.tuples(FIELDS, st.booleans()), max_size=12))
-def test_blocks_mean_what_hpack_says_however_often_they_come(blocks):
+def test_repeated_blocks_mean_what_hpack_decodes(blocks):
     encoder, plain_decoder = hpack.Encoder(), hpack.Decoder(max_header_list_size=1 << 20)
     reader = FieldBlockDecoder(lambda fields: fields, 1 << 20)
     for fields, sensitive in blocks:
@@ -28,7 +28,7 @@ def test_blocks_mean_what_hpack_says_however_often_they_come(blocks):
             assert reader.read(block) == plain(plain_decoder.decode(block, raw=True))
 
 
-def test_a_block_that_comes_again_is_interpreted_once():
+def test_a_repeated_block_is_parsed_once():
     encoder, seen = hpack.Encoder(), []
     reader = FieldBlockDecoder(lambda fields: seen.append(fields) or len(seen), 1 << 16)
     fields = [(":method", "POST"), ("x", "y")]
@@ -57,12 +57,12 @@ def test_a_block_that_comes_again_is_interpreted_once():
         (b"", False),
     ],
 )
-def test_what_changes_the_table_is_told_from_the_bytes(block, changes):
+def test_changes_of_the_table_are_recognised_in_the_bytes(block, changes):
     assert changes_table(block) is changes
 
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff\xff\xff", b"\x80", b"\x00\x05a", b"\x00\x81\xff\x01b"])
-def test_what_cannot_be_decoded_is_the_connections_problem(block):
+def test_an_undecodable_block_is_a_connection_error(block):
     with pytest.raises(Http2ConnectionError, match="COMPRESSION_ERROR"):
         FieldBlockDecoder(lambda fields: fields, 1 << 16).read(block)
 
@@ -95,7 +95,7 @@ def test_constant_fields_may_come_in_any_order(sequence):
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_a_client_with_a_small_table_is_told_that_none_is_used(size):
+def test_a_client_with_a_small_table_gets_no_insertions(size):
     writer, decoder = FieldBlockEncoder(), hpack.Decoder()
     decoder.decode(writer.encode_constant(BEGIN))
     writer.on_table_size(size)

@@ -1,4 +1,4 @@
-"""Windows both ways: nothing is sent that the peer has not allowed, nothing is lost, everyone gets a turn."""
+"""Flow control on real connections: nothing exceeds a window, nothing is lost, streams take turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def preface(**settings):
 
 
 def content(peer, stream, size):
-    """So much content of a stream, and whether its end came with it."""
+    """At least *size* bytes of a stream's content."""
     found = b""
     while len(found) < size:
         found += peer.until(frames.DATA, stream=stream).payload
@@ -50,7 +50,7 @@ def test_content_waits_for_the_window_of_the_connection(server, connect):
     assert content(peer, 1, len(sent) - 65535) == sent[65535:]
 
 
-def test_a_first_window_that_changes_moves_those_of_open_streams_even_below_zero(server, connect):
+def test_a_new_initial_window_moves_those_of_open_streams_even_below_zero(server, connect):
     peer = connect(server, preface=preface(initial_window_size=10))
     peer.request(1, fields=FLOW)
     peer.data(1, b"x" * 30)
@@ -64,8 +64,8 @@ def test_a_first_window_that_changes_moves_those_of_open_streams_even_below_zero
     assert len(content(peer, 1, 15)) == 15
 
 
-def test_settings_are_acknowledged_before_anything_is_sent_by_them(server, connect):
-    """Clients count by their new windows from the acknowledgement on, and end the connection over a frame before it."""
+def test_settings_are_acknowledged_before_their_windows_are_used(server, connect):
+    """Clients apply new windows with the acknowledgement, and end a connection that uses them earlier."""
     peer = connect(server, preface=preface(initial_window_size=0))
     peer.request(1)
     peer.data(1, b"x" * 30, ends=True)
@@ -74,7 +74,7 @@ def test_settings_are_acknowledged_before_anything_is_sent_by_them(server, conne
     assert [peer.read().kind for _ in range(2)] == [frames.SETTINGS, frames.DATA]
 
 
-def test_frames_are_no_longer_than_the_peer_takes(server, connect):
+def test_frames_are_no_longer_than_the_peer_accepts(server, connect):
     peer = connect(server)
     peer.request(1)
     peer.data(1, b"x" * 40_000, ends=True)
@@ -139,7 +139,7 @@ def test_windows_are_opened_again_at_half_and_in_one_frame(serve, connect):
     assert peer.until(frames.WINDOW_UPDATE, stream=0).number == 160_000
 
 
-def test_padding_counts_and_so_does_content_that_nobody_wants(serve, connect):
+def test_padding_and_discarded_content_count_for_the_window(serve, connect):
     peer = connect(serve(Http2Limits(window=100_000)))
     peer.until(frames.WINDOW_UPDATE)
     peer.request(1, fields=HOLD)
@@ -150,7 +150,7 @@ def test_padding_counts_and_so_does_content_that_nobody_wants(serve, connect):
     assert peer.until(frames.WINDOW_UPDATE).number == 3 * (17_000 + 256)
 
 
-def test_a_stream_that_is_held_gets_no_window_until_it_is_let_go(serve, connect):
+def test_a_paused_stream_gets_no_window_until_it_is_resumed(serve, connect):
     server = serve(Http2Limits(stream_window=1000))
     peer = connect(server)
     peer.request(1, fields=HOLD)
@@ -163,7 +163,7 @@ def test_a_stream_that_is_held_gets_no_window_until_it_is_let_go(serve, connect)
     assert peer.until(frames.WINDOW_UPDATE, stream=1).number == 1000
 
 
-def test_long_frames_are_read_straight_to_their_receiver(server, connect):
+def test_long_frames_are_read_straight_into_the_handlers_buffer(server, connect):
     peer = connect(server, preface=preface(initial_window_size=1 << 24, max_frame_size=1 << 20))
     peer.send(frames.window_update(0, 1 << 24))
     sent = bytes(range(251)) * 4000
@@ -174,7 +174,7 @@ def test_long_frames_are_read_straight_to_their_receiver(server, connect):
 
 
 def test_streams_take_turns(server, connect):
-    """A long answer does not keep a short one waiting."""
+    """A long response does not delay a short one."""
     peer = connect(server, preface=preface(initial_window_size=1 << 20, max_frame_size=1 << 20))
     for number in (1, 3):
         peer.request(number, fields=HOLD)
@@ -190,7 +190,7 @@ def test_streams_take_turns(server, connect):
     assert changes >= 4
 
 
-def test_marks_tell_when_a_message_has_left(server, connect):
+def test_markers_are_returned_once_their_message_was_sent(server, connect):
     peer = connect(server, preface=preface(initial_window_size=10))
     peer.request(1, fields=FLOW)
     for piece in (b"12345", b"67890", b"abc"):
@@ -203,8 +203,8 @@ def test_marks_tell_when_a_message_has_left(server, connect):
     server.loop.until(lambda: server.handlers[0].markers == [5, 10, 13])
 
 
-def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
-    """The socket fills; what the window allows beyond that waits here, and comes once the client reads."""
+def test_sending_pauses_while_the_client_does_not_read(server, connect):
+    """The socket's buffers fill; the rest waits in the stream and is sent once the client reads."""
     peer = connect(server, preface=preface(initial_window_size=1 << 30, max_frame_size=1 << 20))
     peer.send(frames.window_update(0, 1 << 30))
     peer.request(1, fields=FLOW)
@@ -218,7 +218,7 @@ def test_a_client_that_stops_reading_stops_what_is_sent(server, connect):
     assert stream.unsent == 0
 
 
-def test_an_answer_before_the_end_of_its_request_tells_the_client_to_stop(server, peer):
+def test_a_response_before_the_end_of_its_request_resets_the_stream(server, peer):
     peer.request(1, fields=HOLD)
     server.loop.until(lambda: server.handlers)
     server.release()

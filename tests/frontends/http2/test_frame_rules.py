@@ -1,4 +1,4 @@
-"""What breaks the rules of HTTP/2 ends a stream or the connection, with the code that RFC 9113 gives it."""
+"""Violations of the protocol end a stream or the connection, with the error code that RFC 9113 requires."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OF_CONNECTION = {
 
 
 @pytest.mark.parametrize("name", OF_CONNECTION)
-def test_it_ends_the_connection_with_a_code_and_words(peer, server, name):
+def test_a_connection_error_has_a_code_and_debug_data(peer, server, name):
     sent, code = OF_CONNECTION[name]
     opened(peer, fields=(*REQUEST[:2], (":path", "/hold"), REQUEST[3]))
     peer.send(sent)
@@ -86,7 +86,7 @@ def test_it_ends_the_connection_with_a_code_and_words(peer, server, name):
     server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
 
 
-def test_a_preface_goes_on_with_settings(server, connect):
+def test_the_first_frame_must_be_settings(server, connect):
     peer = connect(server, preface=frames.PREFACE + frames.ping(bytes(8)))
     assert peer.read().kind == frames.SETTINGS
     assert peer.away().code == Code.PROTOCOL_ERROR
@@ -102,7 +102,7 @@ def test_a_preface_goes_on_with_settings(server, connect):
         b"\x16\x03\x01\x02\x00",
     ],
 )
-def test_who_speaks_something_else_is_told_so_in_http_1(server, said):
+def test_another_protocol_gets_an_error_in_http_1(server, said):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         client.sendall(said)
         answer = http.client.HTTPResponse(client)
@@ -113,8 +113,8 @@ def test_who_speaks_something_else_is_told_so_in_http_1(server, said):
     server.loop.until(lambda: not server.connections)
 
 
-def test_who_says_nothing_hears_nothing(server):
-    """A client of HTTP/1.1 would take settings for an answer."""
+def test_nothing_is_sent_before_the_clients_preface(server):
+    """A client of HTTP/1.1 would read SETTINGS as a malformed response."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         client.sendall(frames.PREFACE)
         server.loop.until(lambda: server.connections)
@@ -164,7 +164,7 @@ def test_a_malformed_request_ends_its_stream_alone(peer, name):
 
 
 @pytest.mark.parametrize(("said", "sent"), [(3, b"xx"), (1, b"xx"), (0, b"x"), (2, b"")])
-def test_content_of_another_length_than_said_ends_its_stream(peer, said, sent):
+def test_content_of_another_length_than_announced_ends_its_stream(peer, said, sent):
     peer.request(1, fields=(*REQUEST, ("content-length", str(said))))
     peer.data(1, sent, ends=True)
     reset = peer.until(frames.RST_STREAM)
@@ -186,14 +186,14 @@ def test_frames_after_the_end_of_a_request_end_its_stream(peer, server):
     server.loop.until(lambda: [handler.is_cancelled for handler in server.handlers] == [True, True])
 
 
-def test_a_stream_that_is_over_is_not_opened_again(peer):
+def test_a_stream_that_ended_is_not_opened_again(peer):
     peer.request(3, ends=True)
     peer.answer(3)
     peer.request(1, ends=True)
     assert peer.away().code == Code.STREAM_CLOSED
 
 
-def test_trailers_end_a_request_and_must(peer):
+def test_trailers_must_end_the_request(peer):
     for number, flags in ((1, frames.END_HEADERS | frames.END_STREAM), (3, frames.END_HEADERS)):
         peer.request(number)
         peer.data(number, b"abc")
@@ -203,7 +203,7 @@ def test_trailers_end_a_request_and_must(peer):
 
 
 def test_frames_for_a_stream_that_was_reset_are_ignored(peer):
-    """The client may not know yet; its fields still count for the table."""
+    """The client may not have seen the reset yet. Its field blocks still change the table."""
     peer.request(1)
     peer.send(frames.window_update(1, 0))
     assert peer.until(frames.RST_STREAM).number == Code.PROTOCOL_ERROR
@@ -214,7 +214,7 @@ def test_frames_for_a_stream_that_was_reset_are_ignored(peer):
     assert peer.answer(3)[0] == {":status": "200", "x-kind": "echo"}
 
 
-def test_what_the_rules_allow_is_taken(peer):
+def test_everything_that_rfc_9113_permits_is_accepted(peer):
     block = peer.block((*REQUEST, ("long", "x" * 100)))
     priority = bytes(5)
     peer.send(
@@ -238,7 +238,7 @@ def test_what_the_rules_allow_is_taken(peer):
     assert peer.answer(3)[1] == b""
 
 
-def test_frames_in_any_pieces_mean_the_same(peer):
+def test_frames_may_arrive_in_any_pieces(peer):
     stream = [
         frames.headers(1, peer.block(), ends=False),
         raw(frames.DATA, 0, 1, b"x" * 300),

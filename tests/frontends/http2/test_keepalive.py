@@ -1,4 +1,4 @@
-"""Silence, pings, age and the orderly end of connections."""
+"""Keepalive pings, the client's pings, maximum age and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from naiad.frontends.http2.frames import ErrorCode
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 
 
-def test_an_orderly_end_takes_two_steps_and_answers_what_came_between(server, peer):
+def test_a_graceful_shutdown_completes_streams_opened_between_its_steps(server, peer):
     peer.request(1, fields=HOLD, ends=True)
     server.loop.until(lambda: server.handlers)
     server.drain()
@@ -29,8 +29,8 @@ def test_an_orderly_end_takes_two_steps_and_answers_what_came_between(server, pe
     assert peer.ended()
 
 
-def test_the_last_stream_that_is_answered_is_told_once(server, peer):
-    """It must not become greater (RFC 9113, 6.8), whatever the client says."""
+def test_the_last_stream_of_goaway_never_grows(server, peer):
+    """RFC 9113, section 6.8: it must not grow, also if the client acknowledges the ping twice."""
     peer.request(1, fields=HOLD, ends=True)
     assert peer.is_alive()
     server.drain()
@@ -45,7 +45,7 @@ def test_the_last_stream_that_is_answered_is_told_once(server, peer):
     assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
 
 
-def test_an_idle_connection_ends_at_once(server, peer):
+def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, peer):
     server.loop.until(lambda: server.connections)
     assert peer.is_alive()
     server.drain()
@@ -55,7 +55,7 @@ def test_an_idle_connection_ends_at_once(server, peer):
     assert peer.ended()
 
 
-def test_what_is_being_answered_when_the_client_goes_is_cancelled(server, peer):
+def test_open_streams_are_cancelled_when_the_client_disconnects(server, peer):
     for number in (1, 3):
         peer.request(number, fields=HOLD)
     server.loop.until(lambda: len(server.handlers) == 2)
@@ -74,7 +74,7 @@ def test_a_reset_cancels_one_stream(server, peer):
     assert peer.until(frames.HEADERS).stream == 3
 
 
-def test_a_silent_client_is_pinged_and_one_that_answers_stays(serve, connect):
+def test_a_silent_client_is_pinged_and_stays_if_it_acknowledges(serve, connect):
     peer = connect(
         serve(keepalive_time=0.05, keepalive_timeout=10, keepalive_without_calls=True, max_pings_without_data=0)
     )
@@ -84,13 +84,13 @@ def test_a_silent_client_is_pinged_and_one_that_answers_stays(serve, connect):
     assert peer.is_alive()
 
 
-def test_a_client_that_does_not_answer_a_ping_is_let_go(serve, connect):
+def test_a_client_that_does_not_acknowledge_a_ping_is_disconnected(serve, connect):
     peer = connect(serve(keepalive_time=0.05, keepalive_timeout=0.05, keepalive_without_calls=True))
     peer.until(frames.PING)
     assert peer.ended()
 
 
-def test_without_calls_nobody_is_pinged_unless_that_is_permitted(serve, connect):
+def test_clients_without_calls_are_not_pinged_unless_permitted(serve, connect):
     server = serve(keepalive_time=0.02, keepalive_timeout=0.02)
     idle, busy = connect(server), connect(server)
     busy.request(1, fields=HOLD)
@@ -98,7 +98,7 @@ def test_without_calls_nobody_is_pinged_unless_that_is_permitted(serve, connect)
     assert idle.is_alive()
 
 
-def test_only_so_many_pings_are_sent_without_data(serve, connect):
+def test_pings_without_data_are_limited(serve, connect):
     server = serve(keepalive_time=0.02, keepalive_without_calls=True, max_pings_without_data=2)
     peer = connect(server)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What one client may ask for, and how fast: beyond that it is sent away, and nobody else notices."""
+"""A client that exceeds a limit is disconnected; other clients notice nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in RE
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_an_allowance_is_so_many_at_once_and_so_many_per_second():
+def test_a_token_bucket_allows_a_burst_and_then_a_rate():
     allowance = TokenBucket(3, 2, now=10)
     assert [allowance.take(10) for _ in range(4)] == [True, True, True, False]
     assert [allowance.take(11) for _ in range(3)] == [True, True, False]
@@ -32,7 +32,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_frames_that_bring_nothing_are_counted(serve, connect, name):
+def test_control_frames_are_counted(serve, connect, name):
     server = serve(FEW)
     peer, other = connect(server), connect(server)
     peer.request(1, fields=HOLD)
@@ -54,7 +54,7 @@ def test_streams_opened_and_reset_too_fast_end_the_connection(serve, connect):
     assert len(server.handlers) == 21
 
 
-def test_streams_that_the_client_has_reset_by_its_errors_count_too(serve, connect):
+def test_stream_errors_of_the_client_count_as_resets(serve, connect):
     """CVE-2025-8671."""
     peer = connect(serve(FEW))
     for number in range(1, 61, 2):
@@ -63,7 +63,7 @@ def test_streams_that_the_client_has_reset_by_its_errors_count_too(serve, connec
     assert peer.away() == (41, CALM, "too many stream errors")
 
 
-def test_all_calls_of_a_client_may_be_taken_back_at_once(server, peer):
+def test_all_calls_of_a_client_may_be_cancelled_at_once(server, peer):
     count = 3000
     for number in range(1, 2 * count, 2):
         peer.request(number, fields=HOLD)
@@ -101,12 +101,12 @@ def test_a_block_that_is_too_long_ends_the_connection(peer):
 
 
 def test_a_small_block_of_many_fields_ends_the_connection(peer):
-    """Each byte names a field of 4,000 bytes that was sent once."""
+    """Each byte refers to a field of 4,000 bytes that was sent once."""
     peer.request(1, fields=(*REQUEST, ("big", "x" * 4000)))
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 3, b"\xbe" * 60_000))
     assert peer.away().code == CALM
 
 
-def test_a_client_that_says_nothing_is_let_go(serve, connect):
+def test_a_client_without_a_preface_is_disconnected(serve, connect):
     peer = connect(serve(Http2Limits(handshake_seconds=0.05)), preface=b"PRI")
     assert peer.ended()

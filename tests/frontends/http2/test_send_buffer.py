@@ -1,4 +1,4 @@
-"""What waits on a stream leaves in order, in frames, and whole."""
+"""Unsent data of a stream leaves in order, in frames, and completely."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_messages_come_out_as_they_went_in(messages, windows, frame_size):
     assert (out, marks, outbox.size, bool(outbox)) == (total, list(range(len(messages))), 0, False)
 
 
-def test_views_of_any_type_and_shape_are_cut_by_their_bytes():
+def test_views_of_any_type_and_shape_are_split_by_bytes():
     outbox = SendBuffer()
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     outbox.put([memoryview(array), memoryview(np.empty((0, 3)))], None)

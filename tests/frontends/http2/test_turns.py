@@ -1,4 +1,4 @@
-"""What leaves together: each write to a socket costs as much as a short answer does."""
+"""Frames of one turn of the loop are one write, which costs as much as making a short response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in RE
 
 
 class Counted:
-    """A transport that counts what it is told to write."""
+    """A transport that counts its writes."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
@@ -39,7 +39,7 @@ def count(server: Any) -> Counted:
 
 
 def held(server: Any, peer: Any, *contents: bytes) -> list[int]:
-    """Streams that wait for their answers."""
+    """Streams whose responses wait for `release`."""
     streams = list(range(1, 2 * len(contents), 2))
     for stream, content in zip(streams, contents, strict=True):
         peer.request(stream, fields=HOLD)
@@ -48,7 +48,7 @@ def held(server: Any, peer: Any, *contents: bytes) -> list[int]:
     return streams
 
 
-def test_answers_of_one_turn_leave_in_one_write(server, peer):
+def test_responses_of_one_turn_of_the_loop_are_one_write(server, peer):
     streams = held(server, peer, *(b"%d" % index for index in range(8)))
     counted = count(server)
     server.release()
@@ -56,8 +56,8 @@ def test_answers_of_one_turn_leave_in_one_write(server, peer):
     assert len(counted.writes) == 1
 
 
-def test_what_is_written_by_itself_keeps_its_place_among_them(server, connect):
-    """Long answers, and frames about the connection."""
+def test_separate_writes_keep_their_order_among_joined_ones(server, connect):
+    """Long responses and control frames are written separately."""
     peer = connect(server, preface=frames.PREFACE + frames.settings([(Setting.MAX_FRAME_SIZE, 1 << 20)]))
     peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)]), frames.window_update(0, 1 << 20))
     streams = held(server, peer, b"short", b"x" * 100_000, b"last")
@@ -72,11 +72,11 @@ def test_what_is_written_by_itself_keeps_its_place_among_them(server, connect):
     order = [peer.read() for _ in range(4 * len(streams))]
     assert [frame.payload for frame in order if frame.kind == frames.PING] == [b"%08d" % stream for stream in streams]
     assert [frame.stream or "ping" for frame in order] == [1, 1, 1, "ping", 3, 3, 3, "ping", 5, 5, 5, "ping"]
-    # The short answer and what follows it together; after the long one nothing else was open to wait for.
+    # The short response and the ping behind it are one write. After the long one, no other stream was open to join.
     assert len(counted.writes) == 5
 
 
-def test_messages_of_a_stream_leave_together_and_before_its_end(server, peer):
+def test_messages_of_a_stream_are_written_together_and_before_its_end(server, peer):
     peer.request(1, fields=FLOW)
     assert peer.is_alive()
     counted = count(server)

@@ -1,4 +1,4 @@
-"""Calls as bytes: what clients' libraries never send or never show. Statuses are gRPC's own."""
+"""Calls as bytes: what client libraries never send or never show."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def ask(peer, content=EMPTY, stream=1, **options):
 
 
 def status(answer):
-    """Status and text, whether they came alone or behind something."""
+    """Status and text, from the trailers or from a trailers-only response."""
     first, _, last = answer
     found = last or first
     return GrpcStatus(int(found["grpc-status"])).name, found.get("grpc-message", "")
 
 
-def test_an_answer_is_fields_a_message_and_a_status(peer):
+def test_a_response_is_headers_a_message_and_trailers(peer):
     assert ask(peer) == (
         {":status": "200", "content-type": "application/grpc", "grpc-accept-encoding": "identity, deflate, gzip"},
         prefixed(b"\x08\x01"),
@@ -88,7 +88,7 @@ def test_an_answer_is_fields_a_message_and_a_status(peer):
     )
 
 
-def test_an_error_is_fields_alone_and_its_text_is_percent_encoded(served, peer):
+def test_an_error_is_trailers_only_and_its_text_is_percent_encoded(served, peer):
     def answer(engine, request, sink):
         raise ZeroDivisionError("50 % ünïcode\n")
 
@@ -125,7 +125,7 @@ def test_a_deadline_may_be_over_at_once(served, peer, timeout):
 
 
 @pytest.mark.parametrize("timeout", ["", "S", "1", "-1S", "1.5S", "1s", "1 S", "123456789n", "1SS"])
-def test_a_deadline_that_is_none_is_refused(peer, timeout):
+def test_a_malformed_deadline_is_refused(peer, timeout):
     name, text = status(ask(peer, None, grpc_timeout=timeout))
     assert (name, text.partition(":")[0]) == ("INTERNAL", "malformed grpc-timeout")
 
@@ -145,7 +145,7 @@ def test_a_deadline_that_is_none_is_refused(peer, timeout):
         ({"padding": "x" * 17_000}, "200", "RESOURCE_EXHAUSTED"),
     ],
 )
-def test_calls_that_are_none_are_refused_before_their_message(peer, changes, http, expected):
+def test_invalid_calls_are_refused_before_their_message(peer, changes, http, expected):
     first, _, _ = answer = ask(peer, None, **changes)
     assert (first[":status"], status(answer)[0]) == (http, expected)
     assert status(answer)[1]
@@ -153,8 +153,8 @@ def test_calls_that_are_none_are_refused_before_their_message(peer, changes, htt
     assert status(ask(peer, stream=3)) == ("OK", "")
 
 
-def test_of_several_messages_the_first_is_taken(peer):
-    """So does Triton 2.51."""
+def test_of_several_messages_the_first_is_used(peer):
+    """As Triton 2.51 does."""
     assert status(ask(peer, prefixed() + prefixed(b"\xff"))) == ("OK", "")
 
 
@@ -183,7 +183,7 @@ def test_content_that_is_no_message_is_an_error(peer, content, expected, path):
     assert status(ask(peer, stream=3)) == ("OK", "")
 
 
-def test_a_message_may_come_in_any_pieces(peer):
+def test_a_message_may_arrive_in_any_pieces(peer):
     message = prefixed(infer_request(size=100, identity="x"))
     for number, step in ((1, 1), (3, 7), (5, 300)):
         peer.request(number, fields=fields(INFER))
@@ -194,7 +194,7 @@ def test_a_message_may_come_in_any_pieces(peer):
 
 
 @pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_messages_are_unpacked_each_for_itself(peer, name, pack):
+def test_messages_are_decompressed_one_by_one(peer, name, pack):
     packed = pack(infer_request(size=1000))
     assert status(ask(peer, prefixed(packed, flag=1), path=INFER, grpc_encoding=name)) == ("OK", "")
     assert status(ask(peer, prefixed(infer_request()), stream=3, path=INFER, grpc_encoding=name)) == ("OK", "")
@@ -203,7 +203,7 @@ def test_messages_are_unpacked_each_for_itself(peer, name, pack):
     assert f"algorithm {name}" in broken[1]
 
 
-def test_a_deadline_ends_the_call_and_takes_its_request_back(served, peer):
+def test_a_deadline_ends_the_call_and_cancels_its_request(served, peer):
     answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout="300m")
     assert status(answer) == ("DEADLINE_EXCEEDED", "Deadline Exceeded")
     served.loop.until(lambda: served.engine.cancelled)
@@ -211,8 +211,8 @@ def test_a_deadline_ends_the_call_and_takes_its_request_back(served, peer):
     assert status(answer)[0] == "DEADLINE_EXCEEDED"
 
 
-def test_what_is_begun_is_done_though_its_client_waits_no_more(served, peer):
-    """Loads take longer than some clients have patience."""
+def test_a_control_call_completes_after_its_client_cancelled(served, peer):
+    """A load may take longer than its client's deadline."""
     begun, may_go_on, done = [], asyncio.Event(), []
 
     async def load(name, parameters):
@@ -233,7 +233,7 @@ def test_what_is_begun_is_done_though_its_client_waits_no_more(served, peer):
     served.loop.until(lambda: len(done) == 2)
 
 
-def test_a_reset_takes_the_request_back(served, peer):
+def test_a_reset_cancels_the_request(served, peer):
     for number, path in ((1, INFER), (3, STREAM)):
         peer.request(number, fields=fields(path))
         peer.data(number, prefixed(infer_request("held")), ends=True)
@@ -244,13 +244,13 @@ def test_a_reset_takes_the_request_back(served, peer):
 
 
 def buffers():
-    """What readers of messages refer to."""
+    """The buffers that readers of messages refer to."""
     readers = [each for each in gc.get_objects() if isinstance(each, MessageReader)]
     return gc.get_referents(*readers)
 
 
-def test_half_a_message_goes_with_its_call(served, peer):
-    """Its call is part of a cycle, and collections are rare."""
+def test_half_a_message_is_freed_with_its_call(served, peer):
+    """The call is in a reference cycle, and garbage collections are rare."""
     gc.collect()
     gc.disable()
     try:
@@ -266,7 +266,7 @@ def test_half_a_message_goes_with_its_call(served, peer):
         gc.enable()
 
 
-def test_an_end_of_the_connection_takes_all_requests_back(served, peer):
+def test_the_end_of_the_connection_cancels_all_requests(served, peer):
     for number in range(1, 41, 2):
         peer.request(number, fields=fields(INFER))
         peer.data(number, prefixed(infer_request("held")), ends=True)
@@ -292,8 +292,8 @@ def test_a_thousand_calls_at_once_on_one_connection_are_answered(served, peer):
     assert seen == {number: str(number) for number in numbers}
 
 
-def test_a_client_that_does_not_read_its_stream_holds_its_model_back(served, connect):
-    """Responses are told as taken only as far as they could be sent."""
+def test_a_model_is_held_back_by_a_client_that_does_not_read_its_stream(served, connect):
+    """Responses are confirmed to the engine only once they are sent."""
     model = served.engine.models["repeat"]
     at_once = model.answer
     model.answer = lambda *arguments: asyncio.get_running_loop().call_soon(at_once, *arguments)
@@ -311,7 +311,7 @@ def test_a_client_that_does_not_read_its_stream_holds_its_model_back(served, con
 
 
 def test_requests_of_a_client_that_does_not_read_wait(served, connect):
-    """Plain responses are not held back by the model: the stream takes no more requests instead."""
+    """A model that responds once cannot be held back; the stream accepts no more requests instead."""
     peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
     peer.request(1, fields=fields(STREAM))
     message = prefixed(infer_request(size=100_000))
@@ -329,8 +329,8 @@ def test_requests_of_a_client_that_does_not_read_wait(served, connect):
     assert peer.fields(peer.until(frames.HEADERS).payload) == {"grpc-status": "0"}
 
 
-def test_requests_in_flight_are_no_more_than_what_their_answers_may_take(served, connect, monkeypatch):
-    """All of these may come while the client does not read."""
+def test_requests_in_flight_are_bounded_by_the_size_of_their_responses(served, connect, monkeypatch):
+    """All their responses may come while the client does not read."""
     monkeypatch.setattr(stream_call, "_MAX_EXPECTED", 1_000_000)
     peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
     peer.send(frames.window_update(0, 1 << 28))

@@ -22,7 +22,7 @@ def refused(action, *arguments, **named):
 
 
 @pytest.mark.parametrize("state", [True, False])
-def test_live_and_ready_are_what_the_engine_says(client, served, state):
+def test_live_and_ready_are_what_the_engine_reports(client, served, state):
     served.engine.live = served.engine.ready = state
     assert client.is_server_live() is state
     assert client.is_server_ready() is state
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_message_get_the_references_answer(served):
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
-def test_model_readiness_is_an_answer_and_no_error(client):
+def test_model_readiness_of_a_known_model_is_never_an_error(client):
     assert client.is_model_ready("add_sub")
     assert client.is_model_ready("add_sub", "1")
     assert not client.is_model_ready("not_ready")
@@ -143,7 +143,7 @@ def test_load_passes_configuration_and_files(client, served):
     assert served.engine.loads == [("m", {"config": '{"backend": "python"}', "file:1/model.py": b"import \xff"})]
 
 
-def test_a_failing_load_says_why(client):
+def test_a_failed_load_reports_its_cause(client):
     assert refused(client.load_model, "broken") == (
         "INTERNAL",
         "failed to load 'broken', failed to poll from model repository",

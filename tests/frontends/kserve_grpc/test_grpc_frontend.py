@@ -1,4 +1,4 @@
-"""The frontend as the application sees it: start, stop, settings."""
+"""Start, stop and settings of the frontend."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_address_of_another_machine_is_refused(loop):
         loop.run(GrpcFrontend(FakeEngine(), address="192.0.2.1", port=21499).start())
 
 
-def test_two_frontends_share_a_port_only_if_told_to(loop):
+def test_two_frontends_share_a_port_only_if_configured(loop):
     def frontend(port, reuse_port):
         return GrpcFrontend(FakeEngine(), address="127.0.0.1", port=port, reuse_port=reuse_port)
 
@@ -74,7 +74,7 @@ def test_stopping_a_frontend_that_never_started_does_nothing(loop):
     loop.run(GrpcFrontend(FakeEngine(), address="127.0.0.1", port=0).stop(1))
 
 
-def test_stop_waits_for_what_is_in_flight_and_refuses_what_is_new(served, client):
+def test_stop_waits_for_requests_in_flight_and_rejects_new_ones(served, client):
     running = infer_later(client)
     served.loop.until(lambda: served.engine.held)
     stopping = asyncio.run_coroutine_threadsafe(served.frontend.stop(20), served.loop.loop)
@@ -93,7 +93,7 @@ def test_stop_waits_for_what_is_in_flight_and_refuses_what_is_new(served, client
         pass
 
 
-def test_stop_gives_up_after_the_grace_and_takes_requests_back(served, client):
+def test_stop_cancels_requests_after_the_grace(served, client):
     running = infer_later(client)
     served.loop.until(lambda: served.engine.held)
     served.loop.run(served.frontend.stop(0.05))
@@ -184,7 +184,7 @@ def test_default_settings_are_the_references():
 
 
 @pytest.mark.parametrize("text", ["", "short", "ä" * 100])
-def test_texts_that_fit_are_left_alone(text):
+def test_texts_that_fit_are_unchanged(text):
     assert shorten(text, 1000) == text
 
 

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as wire
 
 
 class Stream:
-    """A stream over the fake engine; `sent` empties it."""
+    """A stream over the fake engine; `sent` removes its messages."""
 
     def __init__(self, **options):
         self.engine = FakeEngine()
@@ -67,7 +67,7 @@ def test_plain_responses_leave_in_the_order_of_the_requests():
     stream.ask("held", "third")
     assert stream.summary() == []
 
-    stream.engine.release()  # answers the third before the first
+    stream.engine.release()  # responds to the third before the first
 
     assert [identity for identity, _, _ in stream.summary()] == ["first", "second", "third"]
 
@@ -114,7 +114,7 @@ def test_the_mark_is_on_the_last_plain_response_even_if_the_end_comes_separately
     assert stream.summary() == [("a", True, "")]
 
 
-def test_errors_are_messages_and_the_stream_goes_on():
+def test_errors_are_messages_and_the_stream_stays_open():
     stream = Stream()
     stream.ask("nope", "a")
     stream.ask("identity", "b", version="x")
@@ -127,7 +127,7 @@ def test_errors_are_messages_and_the_stream_goes_on():
         ("c", "Failed to process the request(s) for mod"),
         ("d", ""),
     ]
-    # Refused before the model, a request is answered with its id alone; an error of the model carries the mark.
+    # The error of a request that was never submitted has the id alone; an error of the model has the end mark.
     assert messages[0].infer_response == wire.ModelInferResponse(id="a")
     assert messages[2].infer_response.model_name == "failing"
     assert messages[2].infer_response.parameters["triton_final_response"].bool_param
@@ -163,7 +163,7 @@ def test_bytes_that_are_no_message_are_an_error_without_an_id():
     assert stream.summary() == [("", None, "Unable to parse request")]
 
 
-def test_a_stream_is_finished_when_nothing_more_can_come():
+def test_a_stream_is_finished_after_its_last_message():
     stream = Stream()
     stream.ask("held", "a")
     stream.stream.end_requests()
@@ -174,9 +174,9 @@ def test_a_stream_is_finished_when_nothing_more_can_come():
     assert stream.stream.is_finished
 
 
-def test_cancelling_takes_back_what_is_in_flight_and_drops_what_comes_later():
+def test_cancelling_cancels_requests_and_discards_later_responses():
     stream = Stream()
-    stream.engine.cancel = stream.engine.cancelled.append  # one that cannot take it back
+    stream.engine.cancel = stream.engine.cancelled.append  # an engine that cannot cancel the request any more
     stream.ask("held", "a")
     stream.ask("identity", "b")
     stream.ask("held", "c")
@@ -202,7 +202,7 @@ def test_cancelling_counts_requests_out_once():
     ("model", "value", "code"),
     [("nope", 1, Code.NOT_FOUND), ("failing", 1, Code.INTERNAL), ("repeat", -1, Code.INTERNAL)],
 )
-def test_where_errors_end_the_stream_the_first_one_does_and_cancels_the_rest(model, value, code):
+def test_where_errors_end_the_stream_the_first_error_cancels_all_requests(model, value, code):
     stream = Stream(errors_end_stream=True)
     stream.ask("identity", "a")
     stream.ask("held", "b")
@@ -220,7 +220,7 @@ def test_where_errors_end_the_stream_the_first_one_does_and_cancels_the_rest(mod
     assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
-def test_a_request_that_ended_the_stream_before_it_had_a_ticket_is_cancelled_all_the_same():
+def test_a_request_that_ends_the_stream_within_submit_is_cancelled():
     stream = Stream(errors_end_stream=True)
     stream.ask("failing", "a")
     assert stream.engine.cancelled == [1]
@@ -233,7 +233,7 @@ def test_a_closed_gate_refuses_messages_in_band():
     assert stream.summary() == [("a", None, SHUTTING_DOWN)]
 
 
-def test_an_unforeseen_exception_of_the_engine_is_not_swallowed_and_counts_the_request_out():
+def test_an_unexpected_exception_of_the_engine_is_raised_and_leaves_the_gate():
     stream = Stream()
 
     def answer(engine, request, sink):
@@ -245,15 +245,15 @@ def test_an_unforeseen_exception_of_the_engine_is_not_swallowed_and_counts_the_r
     assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
-def test_repr_says_how_much_is_under_way():
+def test_repr_counts_requests_and_messages():
     stream = Stream()
     stream.ask("held", "a")
     stream.ask("repeat", "b", 2)
     assert repr(stream.stream) == "<InferStream in-flight=1 outgoing=2>"
 
 
-def test_the_engine_is_told_when_responses_of_decoupled_models_have_left():
-    """It holds the model back by what has not."""
+def test_responses_of_decoupled_models_are_confirmed_once_sent():
+    """The engine holds a model back while too many responses are not confirmed."""
     stream = Stream()
     stream.engine.models["held"].decoupled = True
     stream.ask("held", "many")

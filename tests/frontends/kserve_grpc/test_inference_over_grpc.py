@@ -87,7 +87,7 @@ def test_parameters_reach_the_model_and_come_back(client, served):
     assert result.get_response().parameters["text"].string_param == "x"
 
 
-def test_an_answer_of_a_later_turn_of_the_loop_arrives(client):
+def test_a_response_of_a_later_turn_of_the_loop_arrives(client):
     result = client.infer("later", identity_input(np.array([7], np.float32), "FP32"))
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), [7])
 
@@ -151,7 +151,7 @@ def refusal(text):
     ("responses", "text"),
     [(0, "received an unexpected null response"), (2, "expected a single response, got 2")],
 )
-def test_a_model_that_does_not_answer_exactly_once_is_an_error(client, served, responses, text):
+def test_a_model_that_does_not_respond_exactly_once_is_an_error(client, served, responses, text):
     def answer(engine, request, sink):
         for _ in range(responses):
             sink.send(InferResponse(request.model_name, 1), False)
@@ -163,7 +163,7 @@ def test_a_model_that_does_not_answer_exactly_once_is_an_error(client, served, r
     assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", text)
 
 
-def test_a_cancelled_call_takes_its_request_back(client, served):
+def test_a_cancelled_call_cancels_its_request(client, served):
     call = client.async_infer(
         "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
     )
@@ -175,16 +175,16 @@ def test_a_cancelled_call_takes_its_request_back(client, served):
     served.loop.until(lambda: served.engine.cancelled == [ticket])
 
 
-def test_a_call_whose_deadline_passes_takes_its_request_back(client, served):
-    assert client.is_server_live()  # connecting takes none of the time that the request has
+def test_a_call_whose_deadline_passes_cancels_its_request(client, served):
+    assert client.is_server_live()  # connects first, so that connecting takes no part of the deadline
     with pytest.raises(InferenceServerException) as caught:
         client.infer("held", identity_input(np.zeros(1, np.float32), "FP32"), client_timeout=1)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     served.loop.until(lambda: served.engine.cancelled)
 
 
-def test_an_answer_after_a_cancellation_is_dropped(client, served):
-    served.engine.cancel = served.engine.cancelled.append  # an engine that cannot take it back in time
+def test_a_response_after_a_cancellation_is_discarded(client, served):
+    served.engine.cancel = served.engine.cancelled.append  # an engine that cannot cancel the request in time
     call = client.async_infer(
         "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
     )
@@ -218,13 +218,13 @@ def test_a_typed_request_of_a_plain_stub_is_answered_with_raw_contents(served):
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_requests_are_taken(client, algorithm):
+def test_compressed_requests_are_accepted(client, algorithm):
     array = np.zeros(100_000, np.float32)
     result = client.infer("identity", identity_input(array, "FP32"), compression_algorithm=algorithm)
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
 
 
-def test_many_calls_of_the_asyncio_client_at_once_get_their_own_answers(served):
+def test_concurrent_calls_of_the_asyncio_client_get_their_own_responses(served):
     async def run():
         async with triton_aio.InferenceServerClient(served.url) as client:
 

@@ -1,4 +1,4 @@
-"""Repeated messages are recognised by their bytes, and mean what protobuf would have read."""
+"""Repeated messages are recognised by their bytes, and mean what protobuf would parse."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_message_that_differs_elsewhere_is_not(other):
 @pytest.mark.parametrize("first_id", ["", "1"])
 @pytest.mark.parametrize("given", ["", "7", "request 4711", "\u00fc\N{SNOWMAN}", "x" * 127])
 @pytest.mark.parametrize("size", [1, 5000])
-def test_messages_that_differ_in_their_id_are_alike(first_id, given, size):
+def test_messages_that_differ_in_their_id_have_one_pattern(first_id, given, size):
     patterns = MessagePatterns()
     first = message(b"a" * size, b"b", model_version="3", id=first_id, outputs=[{"name": "O"}]).SerializeToString()
     again = message(b"c" * size, b"d", model_version="3", id=given, outputs=[{"name": "O"}]).SerializeToString()
@@ -84,7 +84,7 @@ def test_messages_that_differ_in_their_id_are_alike(first_id, given, size):
     assert patterns.match(message(b"a" * size, b"b", model_version="4", id=given).SerializeToString()) is None
 
 
-def test_an_id_that_is_none_or_stands_elsewhere_is_left_to_protobuf():
+def test_an_invalid_or_misplaced_id_is_left_to_protobuf():
     patterns = MessagePatterns()
     plain = message(b"aa", b"b").SerializeToString()
     assert added(patterns, plain) is not None
@@ -104,7 +104,7 @@ def with_parameter(built):
 @pytest.mark.parametrize(
     "particular", [with_parameter(message(b"aa", b"b")), message(b"a", inputs=()), message(b"aa", b"b", id="x" * 128)]
 )
-def test_what_will_not_come_again_is_not_remembered(particular):
+def test_messages_with_parameters_have_no_pattern(particular):
     patterns = MessagePatterns()
     assert added(patterns, particular.SerializeToString()) is None
 

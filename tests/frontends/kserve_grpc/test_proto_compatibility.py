@@ -86,7 +86,7 @@ def imported_by(folder: Path) -> set[str]:
 
 
 def test_nothing_of_the_host_needs_grpcio():
-    """It is what clients use, and these tests."""
+    """grpcio is a dependency of clients and of these tests alone."""
     assert {name for name in imported_by(Path(naiad.__file__).parent) if name.split(".")[0] == "grpc"} == set()
 
 

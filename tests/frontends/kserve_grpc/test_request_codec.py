@@ -1,4 +1,4 @@
-"""From the bytes of a ModelInferRequest to the engine's request: values, and the reference's texts where it is wrong."""
+"""Bytes of a ModelInferRequest to the engine's request: values, and the reference's texts for errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_raw_inputs_are_taken_in_order():
 
 
 def test_large_raw_inputs_are_views_of_the_received_message():
-    """The copy that protobuf would make of a large tensor is spared."""
+    """Protobuf's copy of a large tensor is avoided."""
     raws = [bytes(100_000), b"\x01" * 50_000]
     data = message(raws=raws)
 
@@ -206,7 +206,7 @@ def test_regions_are_refused_where_clients_may_have_none(data):
     assert error.code is Code.UNSUPPORTED
 
 
-def test_an_output_asked_for_twice_is_refused():
+def test_an_output_requested_twice_is_refused():
     request = wire.ModelInferRequest(model_name="m", outputs=[{"name": "A"}, {"name": "B"}, {"name": "A"}])
     error = refusal(request.SerializeToString())
     assert (error.message, error.code) == ("output 'A' already exists in request", Code.INVALID_ARG)
@@ -314,7 +314,7 @@ def test_versions_are_numbers_and_nothing_means_the_policys_choice(text, version
 
 
 @pytest.mark.parametrize("text", ["x", "1x", "1.0", "1_0", "99999999999999999999", "٣"])
-def test_a_version_that_is_no_number_is_refused(text):
+def test_a_version_that_is_not_a_number_is_refused(text):
     with pytest.raises(NaiadError) as caught:
         codec.parse_version(text)
     assert caught.value.code is Code.INVALID_ARG

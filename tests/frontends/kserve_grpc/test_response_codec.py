@@ -1,4 +1,4 @@
-"""From the engine's response to the bytes that tritonclient reads."""
+"""The engine's response to the bytes that tritonclient parses."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_empty_final_response_names_the_request_as_the_client_did():
     assert answer.parameters["triton_final_response"].bool_param
 
 
-def test_an_error_before_the_model_is_answered_with_the_id_alone():
+def test_an_error_before_the_model_has_the_id_alone():
     request = ModelInferRequest(model_name="m", id="q")
     message = wire.ModelStreamInferResponse.FromString(codec.encode_stream_error("why", request, final=None))
     assert message == wire.ModelStreamInferResponse(error_message="why", infer_response={"id": "q"})

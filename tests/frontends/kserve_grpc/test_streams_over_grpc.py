@@ -69,7 +69,7 @@ def test_plain_responses_keep_their_order_and_later_ones_wait(client, answers, s
     assert [answers.get(timeout=10)[0].get_response().id for _ in range(3)] == ["first", "second", "third"]
 
 
-def test_closing_a_stream_early_takes_its_requests_back(client, answers, served):
+def test_closing_a_stream_early_cancels_its_requests(client, answers, served):
     for _ in range(3):
         client.async_stream_infer("held", number_input("held", 1))
     served.loop.until(lambda: len(served.engine.held) == 3)
@@ -151,7 +151,7 @@ def test_many_large_messages_on_one_stream_arrive_in_order(served):
     assert code is grpc.StatusCode.OK
 
 
-def test_an_unforeseen_exception_ends_the_stream_instead_of_hanging_it(served, caplog):
+def test_an_unexpected_exception_ends_the_stream(served, caplog):
     def answer(engine, request, sink):
         raise ZeroDivisionError("the engine is broken")
 

@@ -1,4 +1,4 @@
-"""A tensor's bytes are let go as soon as they are on their way: a view held for longer keeps a guest's memory taken."""
+"""References to tensors are released once they are sent: each view keeps memory of a guest allocated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from naiad.protocol.inference import InferResponse, OutputTensor
 
 
 @pytest.fixture
-def lent(served):
-    """References to the buffers that the model `identity` lent to its responses."""
+def borrowed(served):
+    """Weak references to the buffers of responses of the model `identity`."""
     references: list[weakref.ref] = []
 
     def answer(engine, request, sink):
@@ -33,27 +33,27 @@ def one_input():
     return [tensor]
 
 
-def test_a_plain_response_lets_go_of_its_tensors(client, served, lent):
+def test_a_plain_response_releases_its_tensors(client, served, borrowed):
     for _ in range(3):
         assert client.infer("identity", one_input()).as_numpy("OUTPUT0").sum() == 1000
-    served.loop.until(lambda: [reference() for reference in lent] == [None] * 3)
+    served.loop.until(lambda: [reference() for reference in borrowed] == [None] * 3)
 
 
-def test_a_streamed_response_lets_go_of_its_tensors_while_the_stream_goes_on(client, served, lent):
+def test_a_streamed_response_releases_its_tensors_while_the_stream_is_open(client, served, borrowed):
     results: list = []
     client.start_stream(lambda result, error: results.append(result))
     for _ in range(3):
         client.async_stream_infer("identity", one_input())
     served.loop.until(lambda: len(results) == 3)
-    served.loop.until(lambda: [reference() for reference in lent] == [None] * 3)
+    served.loop.until(lambda: [reference() for reference in borrowed] == [None] * 3)
     client.stop_stream()
 
 
-def test_a_waiting_streamed_response_keeps_no_tensors_either(client, served, lent):
-    """It is encoded when it comes, not when its turn comes."""
+def test_a_waiting_streamed_response_keeps_no_tensors_either(client, served, borrowed):
+    """A response is encoded when it arrives, rather than when it is sent."""
     client.start_stream(lambda result, error: None)
     client.async_stream_infer("held", one_input())
     client.async_stream_infer("identity", one_input())
-    served.loop.until(lambda: lent)
-    served.loop.until(lambda: lent[0]() is None)
+    served.loop.until(lambda: borrowed)
+    served.loop.until(lambda: borrowed[0]() is None)
     client.stop_stream(cancel_requests=True)

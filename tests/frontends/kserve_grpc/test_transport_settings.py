@@ -1,4 +1,4 @@
-"""Settings of the transport, seen from a bare HTTP/2 connection: grpcio's own client hides pings and the like."""
+"""Settings of the transport, observed on a bare HTTP/2 connection: grpcio's client hides pings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Frame(NamedTuple):
 
 
 class Connection:
-    """An HTTP/2 connection that does nothing by itself."""
+    """An HTTP/2 connection that acknowledges nothing by itself."""
 
     def __init__(self, port):
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -43,7 +43,7 @@ class Connection:
         return Frame(head[3], head[4], self._file.read(int.from_bytes(head[:3], "big")))
 
     def read_until(self, wanted):
-        """The first such frame; None if the connection ends before."""
+        """The first frame of that type; None if the connection ends before."""
         while True:
             frame = self.read()
             if frame is None or wanted(frame):
@@ -65,17 +65,17 @@ def connect(serve):
         yield connect
 
 
-def test_no_time_of_silence_is_too_short_for_the_loop():
+def test_the_shortest_keepalive_time_is_a_millisecond():
     assert GrpcSettings(keepalive_time_ms=0).keepalive().keepalive_time == 0.001
 
 
-def test_silence_is_answered_with_a_ping_and_more_silence_ends_the_connection(connect):
+def test_silence_leads_to_a_ping_and_then_to_the_end_of_the_connection(connect):
     connection = connect(keepalive_time_ms=1000, keepalive_timeout_ms=200, keepalive_permit_without_calls=True)
     assert connection.read_until(lambda frame: frame.kind == PING and not frame.flags & ACK) is not None
     assert connection.read_until(lambda frame: False) is None
 
 
-def test_pings_that_come_too_often_send_the_client_away(connect):
+def test_too_many_pings_end_the_connection(connect):
     connection = connect(http2_max_ping_strikes=1)
     for _ in range(4):
         connection.send(PING, PAYLOAD)

@@ -1,4 +1,4 @@
-"""Cutting raw tensors out of messages and putting them in gives what protobuf would."""
+"""Raw tensors cut out of messages and appended to them, compared with protobuf."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ requests = st.builds(
 
 
 @given(requests)
-def test_cutting_out_leaves_the_rest_and_gives_the_values_in_order(request_):
+def test_cutting_out_returns_the_rest_and_the_values_in_order(request_):
     rest, values = wire_format.cut_out(request_.SerializeToString(), RAW)
 
     assert [bytes(value) for value in values] == list(request_.raw_input_contents)
@@ -67,7 +67,7 @@ def test_views_point_into_the_message_and_are_no_copies():
     assert view.obj is message
 
 
-def test_fixed_size_fields_are_stepped_over():
+def test_fixed_size_fields_are_skipped():
     message = b"\x09" + b"8 bytes!" + b"\x15" + b"4byt" + b"\x3a\x01z"  # fields 1 and 2, then 7
     rest, values = wire_format.cut_out(message, RAW)
     assert [bytes(v) for v in values] == [b"z"]
@@ -85,7 +85,7 @@ def test_fixed_size_fields_are_stepped_over():
         (b"\x09short", "a field at byte 0 reaches beyond the message's 6 bytes"),
     ],
 )
-def test_what_is_no_message_is_refused(message, reason):
+def test_malformed_messages_are_refused(message, reason):
     with pytest.raises(wire_format.WireFormatError, match=reason):
         wire_format.cut_out(message, RAW)
 

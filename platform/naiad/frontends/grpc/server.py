@@ -89,7 +89,7 @@ class GrpcApplication(Generic[C]):
         return None
 
     def _log_call(self, name: str) -> None:
-        """Log the begin of a call. Text: SRV src/grpc/, which logs more steps of its own state machine."""
+        """Log that a call begins. Text: SRV src/grpc/, which also logs the later steps of its state machine."""
         handler, context = self._log_names.get(name, (name, ""))
         logger.debug("Process for %s, rpc_ok=1,%s %d step START", handler, context, next(self._logged_calls))
 

@@ -7,7 +7,7 @@
 | `ReceiveFlow`, `SendFlow` | windows both ways | yes |
 | `Sender`, `FrameWriter` | responses to the socket, in turns | no: transport, `call_soon` |
 | `Keepalive`, `GracefulShutdown` | pings, age, the orderly end | no: timers |
-| `Connection` | the table of streams, abuse limits, errors, how both end | no |
+| `Http2Connection` | the table of streams, abuse limits, errors, how both end | no |
 
 The path of a usual request: the loop reads the socket into a buffer that all connections of the loop share;
 `buffer_updated` gives it to the `Http2FrameReader`; `on_headers` finds the request by the bytes of its field block,
@@ -43,7 +43,7 @@ logger = logging.getLogger("naiad.http2")
 READ_BUFFER_SIZE = 1 << 18
 """Bytes of the buffer that sockets are read into."""
 _DIRECT_READ_MIN = 1 << 15
-"""A DATA frame of which so many bytes are missing is read from the socket straight into its handler's buffer."""
+"""Missing bytes of a DATA frame from which they are read straight into its handler's buffer."""
 _LINGER_SECONDS = 1.0
 """How long the socket stays open after the last frame, see `Http2Connection._linger`."""
 _MAX_RESET_STREAMS = 1024
@@ -418,7 +418,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         else:
             self._write(frames.reset(error.stream, error.code))
             self._remember_reset(error.stream)
-        # A refused stream is no fault of the client: it may not have seen our SETTINGS or our GOAWAY yet.
+        # Refused streams cost the client nothing: it may not have seen our SETTINGS or GOAWAY yet.
         if error.code != ErrorCode.REFUSED_STREAM and not self._reset_budget.take(self._loop.time()):
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many stream errors")
 

@@ -136,8 +136,8 @@ class ReceiveFlow:
     def consume(self, size: int) -> int:
         """Count *size* bytes of DATA on the connection; return the increment to announce, 0 for none.
 
-        DATA counts here even where its stream no longer exists: the peer has counted it too, and windows that differ
-        between the two sides end in a connection that stalls for ever (section 5.1, "closed").
+        DATA counts here even where its stream no longer exists: the peer has counted it too, and if the two
+        sides count differently, the connection stalls in the end (section 5.1, "closed").
 
         Raises:
             Http2ConnectionError: The peer sent more than the window.

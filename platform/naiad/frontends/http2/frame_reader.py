@@ -6,11 +6,11 @@ nothing interrupts a field block. What depends on the state of a stream is the h
 
 Three properties make it fast:
 
-* Frames are read where they lie in the received bytes. The handler gets `(data, start, end)`; a whole request that
+* Frames are read in place, within the received bytes. The handler gets `(data, start, end)`; a whole request that
   arrives in one read is never copied into a buffer of the reader.
 * An incomplete frame is collected in a bytearray and joined once, when it is complete. A client that sends a frame of
   1 MiB in small pieces does not make the server copy the beginning again with each piece.
-* DATA longer than 16 KiB is handed on as it arrives, in chunks, and its rest may be read from the socket straight to
+* DATA longer than 16 KiB is delivered as it arrives, in chunks, and its rest may be read from the socket straight to
   its
   destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
 
@@ -72,7 +72,7 @@ class FrameHandler(Protocol):
         """A complete field block; CONTINUATION frames are already joined."""
 
     def on_data(self, number: int, size: int, data: bytes, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - called for each DATA frame, keywords cost more
-        """A DATA frame: its content lies in *data* from *start* to *end*; *size* counts for flow control."""
+        """A DATA frame with the content `data[start:end]`; *size*, with padding, counts for flow control."""
 
     def on_data_begin(self, number: int, size: int, ended: bool) -> None:  # noqa: FBT001 - as `on_data`
         """A long DATA frame of *size* bytes; its content follows by `on_data_chunk`."""
@@ -239,7 +239,7 @@ class Http2FrameReader:
         self._deliver_data(data, start)
 
     def _deliver_data(self, data: bytes, start: int) -> int:
-        """Hand on more of a long DATA frame; return where it ends in *data*."""
+        """Deliver more of a long DATA frame; return where it ends in *data*."""
         end = start + min(self.data_left, len(data) - start)
         self.data_left -= end - start
         self._handler.on_data_chunk(data, start, end, not self.data_left)

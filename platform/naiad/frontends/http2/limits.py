@@ -26,7 +26,7 @@ class Http2Limits:
         block_size: Bytes of a field block, as compressed (section 4.3).
         fields_size: Bytes of a request's decoded fields, plus 32 for each (SETTINGS_MAX_HEADER_LIST_SIZE, section
             6.5.2). A larger request fails alone.
-        decoded_size: The same measure; beyond it decoding stops and the connection ends. A byte of HPACK can stand for
+        decoded_size: The same measure; beyond it decoding stops and the connection ends. A byte of HPACK can mean
             a field of 4 KB ("HPACK bomb"), so decoding a block to its end is not an option.
         continuations: Frames of one field block (CVE-2024-27316: CONTINUATION without end).
         resets: Burst of streams that the client resets (CVE-2023-44487, "rapid reset") or that the server resets

@@ -29,7 +29,7 @@ class SendBuffer:
         return bool(self._parts)
 
     def put(self, parts: Iterable[Buffer], marker: object = None) -> None:
-        """Append a message. *marker* is returned by `take` with the message's last byte, unless it is None."""
+        """Append a message. `take` returns a *marker* other than None with the message's last byte."""
         for part in parts:
             view = memoryview(part)
             if not view.nbytes:

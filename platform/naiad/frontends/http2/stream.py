@@ -14,10 +14,10 @@ class StreamHandler(Protocol):
     """What handles the request of one stream. The connection calls it."""
 
     def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - called for each frame, keywords cost more
-        """Content of the request lies in *data* from *start* to *end*; *ended* with the last of it."""
+        """Content of the request: `data[start:end]`; *ended* with the last of it."""
 
     def get_buffer(self, size: int) -> memoryview | None:
-        """A buffer into which up to *size* bytes of content may be read from the socket; None if there is none."""
+        """A buffer for up to *size* bytes of content, read straight from the socket; None to use `on_data`."""
 
     def buffer_updated(self, size: int) -> None:
         """*size* bytes of content were read into that buffer."""
@@ -36,7 +36,7 @@ class ResponseSender(Protocol):
         """Send a field section: the first of a response, or its trailers, which end it."""
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], size: int, marker: object) -> None:
-        """Send a message of *size* bytes; `on_sent` gets the marker once it has left, unless that is None."""
+        """Send a message of *size* bytes; `on_sent` gets a marker other than None once it has left."""
 
     def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
         """End the response, behind all messages that flow control still holds back."""

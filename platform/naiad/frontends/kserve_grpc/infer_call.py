@@ -40,7 +40,7 @@ class InferCall(UnaryCall[ServiceContext]):
         try:
             parts = self._encode_response()
         except Exception as error:  # noqa: BLE001 - any error becomes the call's status
-            self._ticket = None  # the request is complete: there is nothing to cancel
+            self._ticket = None  # a complete request cannot be cancelled
             self.fail(error)
             return
         self.respond(parts)

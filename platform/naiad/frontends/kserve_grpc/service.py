@@ -181,7 +181,7 @@ class InferenceService:
         self,
         request: pb.CudaSharedMemoryUnregisterRequest,  # noqa: ARG002 - as `check`
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Success: all regions are unknown, which is no error in the reference."""
+        """Unregister nothing: unknown regions are a success in the reference."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
