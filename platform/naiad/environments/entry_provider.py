@@ -1,4 +1,13 @@
-"""From an archive, here or elsewhere, to its entry in the store: admitted, unpacked once, and kept while in use."""
+"""Store entries for archives: checks the operator's policy, downloads and unpacks when needed, and takes a lease.
+
+A local archive is identified by its SHA-256. For a URI the expected digest is known before any download:
+
+- with `--env-trust`, from its signatures;
+- from a pin `@sha256:` in the model's configuration;
+- otherwise from the first use of the URI (trust on first use), unless `--env-require-digest` forbids that.
+
+If the store has the entry of the expected digest, no network is used.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +33,12 @@ _log = logging.getLogger("naiad.environments")
 
 
 class EntryProvider:
-    """The archives of one server; every method may be called from any thread.
+    """Provides store entries for archives; one per server. Methods are thread-safe.
 
     Args:
-        root: The store's folder.
-        policy: What is allowed.
-        reporter: Whoever shows progress.
+        root: Folder of the store.
+        policy: The operator's rules for archives.
+        reporter: Receives progress events.
     """
 
     def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter) -> None:
@@ -37,19 +46,19 @@ class EntryProvider:
         self._leases = EntryLeases(root)
         self._remote = RemoteArchives(root, reporter)
         self._policy = policy
-        self._sweep_once = threading.Lock()
-        self._swept = False
+        self._cleanup_lock = threading.Lock()
+        self._is_cleaned_up = False
 
     def acquire_local(self, path: Path, *, digest: str = "", label: str = "") -> tuple[ReadyEntry, Lease]:
-        """The entry of an archive on this machine, and what keeps it from being removed.
+        """The entry of a local archive, with a lease on it.
 
         Args:
             path: The archive.
-            digest: SHA-256 it must have, empty for any.
-            label: The model it is for.
+            digest: Required SHA-256, empty for any.
+            label: Name of the model, for the log.
 
         Raises:
-            ExecutionEnvironmentError: If it must not or cannot be used.
+            ExecutionEnvironmentError: If the policy forbids it, or it cannot be used.
         """
         self.remove_leftovers()
         content = self._store.identify(path, label)
@@ -60,45 +69,45 @@ class EntryProvider:
             )
         if self._policy.trust is not None:
             self._policy.trust.verify_local_archive(path, content.digest)
-        return self._take(path, content, str(path), label)
+        return self._unpack(path, content, str(path), label)
 
     def acquire_remote(self, named: EnvironmentSource, label: str = "") -> tuple[ReadyEntry, Lease]:
-        """The same for an archive elsewhere; without network if what it names is in the store already.
+        """The entry of a remote archive, with a lease on it. Uses no network if the store has the entry.
 
         Raises:
-            ExecutionEnvironmentError: If it must not or cannot be used, or brought here.
+            ExecutionEnvironmentError: If the policy forbids it, or it cannot be downloaded or used.
         """
         self.remove_leftovers()
-        version = self._look_again(named)
-        found = self._held(self._expected(named, version), named.uri, label)
+        version = self._current_version(named)
+        found = self._find_entry(self._expected(named, version), named.uri, label)
         if found is not None:
             return found
         with self._remote.exclusive(named.uri, label):
-            # Whoever was here before may have brought it.
+            # Another process may have downloaded it while this one waited for the lock.
             expected = self._expected(named, version)
-            return self._held(expected, named.uri, label) or self._bring(named, expected, version, label)
+            return self._find_entry(expected, named.uri, label) or self._download(named, expected, version, label)
 
-    def _look_again(self, named: EnvironmentSource) -> str:
-        """What is there now of something that may change, empty for what may not or where nothing tells."""
+    def _current_version(self, named: EnvironmentSource) -> str:
+        """The version (such as an ETag) of a URI that may change; empty if it is fixed or has no version."""
         if not named.follows or named.digest:
             return ""
         if self._policy.trust is not None:
             self._remote.forget_signatures(named.uri)
             return ""
-        from naiad.environments.fetching.download import read_version  # HTTP, which most servers do not need for this
+        from naiad.environments.fetching.download import read_version  # imports HTTP, which most servers do not need
 
         return read_version(named.uri)
 
     def _expected(self, named: EnvironmentSource, version: str) -> str:
-        """The digest that the content of a URI must have, empty if nobody has said or seen it."""
+        """The digest that the content of a URI must have, empty if unknown."""
         uri, trust = named.uri, self._policy.trust
         if trust is not None:
             where = f"the execution environment {shown(uri)}"
             found = read_signatures(self._remote.read_signatures_file(uri), where, shown(signature_uri(uri)))
             try:
-                trust.check(found, named.digest or found.digest, where)
+                trust.verify(found, named.digest or found.digest, where)
             except ExecutionEnvironmentError:
-                self._remote.forget_signatures(uri)  # it may have been replaced by a better one
+                self._remote.forget_signatures(uri)  # the file may be corrected until the next load
                 raise
             return found.digest
         if named.follows and not named.digest:
@@ -111,8 +120,8 @@ class EntryProvider:
             )
         return expected
 
-    def _held(self, digest: str, uri: str, label: str) -> tuple[ReadyEntry, Lease] | None:
-        """The entry of that digest if it is there, and what keeps it there."""
+    def _find_entry(self, digest: str, uri: str, label: str) -> tuple[ReadyEntry, Lease] | None:
+        """The entry of a digest with a lease, None if the store does not have it."""
         if not digest:
             return None
         lease = self._leases.acquire(digest)
@@ -124,7 +133,7 @@ class EntryProvider:
             self._leases.record_model(digest, label, shown(uri))
         return stored, lease
 
-    def _bring(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
+    def _download(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
         uri = named.uri
         with self._remote.downloaded(uri, label) as archive:
             content = self._store.identify(archive, label)
@@ -135,7 +144,7 @@ class EntryProvider:
                     "first; find out who changed it; if that is as it should be, pin the new digest, or run `naiad env "
                     f"prefetch --accept-changed {shown(uri)}`"
                 )
-            found = self._take(archive, content, shown(uri), label)
+            found = self._unpack(archive, content, shown(uri), label)
         if not expected:
             self._remote.record(uri, content.digest, version)
         if not expected and not named.follows:
@@ -147,19 +156,19 @@ class EntryProvider:
         return found
 
     def accept(self, uri: str) -> None:
-        """Let a URI name something else than when it was used first."""
+        """Forget the digest and signatures of a URI, so that its current content is accepted at the next use."""
         self._remote.forget(uri)
         self._remote.forget_signatures(uri)
 
     def remove_leftovers(self) -> None:
-        """Clean up after crashes once, before the first archive; a server without archives touches no store."""
-        with self._sweep_once:
-            if not self._swept:
+        """Remove leftovers of crashes, once per server. Not at start: a server without archives needs no store."""
+        with self._cleanup_lock:
+            if not self._is_cleaned_up:
                 self._store.remove_leftovers()
-                self._swept = True
+                self._is_cleaned_up = True
 
-    def _take(self, archive: Path, content: ArchiveIdentity, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
-        # Held before it is looked for: between the two, nobody can remove it.
+    def _unpack(self, archive: Path, content: ArchiveIdentity, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
+        # The lease comes before the lookup, so that no process can remove the entry between the two.
         lease = self._leases.acquire(content.digest)
         try:
             is_new = self._store.get(content.digest) is None

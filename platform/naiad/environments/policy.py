@@ -1,4 +1,4 @@
-"""What an operator allows of environments, and reading it from a server's options."""
+"""The operator's rules for environments, from the server's options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["StorePolicy", "store_policy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePolicy:
-    """What is allowed.
+    """Rules for archives and the store.
 
     Attributes:
-        max_bytes: Size above which entries that nobody uses are removed; 0 for any.
-        trust: Whose signatures an archive needs; None if it needs none.
-        require_digest: Whether what comes from elsewhere must be named with its digest.
+        max_bytes: Size of the store above which unused entries are removed; 0 for no limit.
+        trust: Keys of which an archive needs a signature; None if signatures are not required.
+        require_digest: Whether remote archives must be pinned with `@sha256:`.
     """
 
     max_bytes: int = 0
@@ -26,7 +26,7 @@ class StorePolicy:
 
 
 def store_policy(options: ServerOptions) -> StorePolicy:
-    """The policy that options stand for.
+    """The policy for these options.
 
     Raises:
         ExecutionEnvironmentError: If the trusted keys cannot be read.

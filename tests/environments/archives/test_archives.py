@@ -162,7 +162,7 @@ UNSAFE = {
     "absolute hard link": ([(member("x", tarfile.LNKTYPE, "/etc/passwd"), b"")], "'x' links to '/etc/passwd'"),
     "hard link to nothing": (
         [(member("x", tarfile.LNKTYPE, "y"), b"")],
-        "'x' is a hard link to 'y', which is no file before it",
+        "'x' is a hard link to 'y', which is not an earlier file",
     ),
     "device": ([(member("dev/sda", tarfile.BLKTYPE), b"")], "'dev/sda' is a device node"),
     "terminal": ([(member("dev/tty", tarfile.CHRTYPE), b"")], "'dev/tty' is a device node"),
@@ -174,7 +174,7 @@ UNSAFE = {
             (member("way", tarfile.SYMTYPE, "real"), b""),
             (member("way/x"), b"x"),
         ],
-        "'way/x' would be written through 'way', which is no folder",
+        "'way/x' would be written through 'way', which is not a folder",
     ),
     "links that leave together": (
         [
@@ -294,7 +294,7 @@ def test_files_of_all_sizes_come_out_as_they_went_in_with_their_digests(tmp_path
 def test_a_file_that_is_not_written_yet_is_no_folder(tmp_path, into, recorder):
     archive = write_tar(tmp_path / "e.tar.gz", [(member("x"), b"1"), (member("x/y"), b"2")])
 
-    assert "would be written through 'x', which is no folder" in refused(archive, into, recorder)
+    assert "would be written through 'x', which is not a folder" in refused(archive, into, recorder)
 
 
 def test_no_thread_is_left_by_an_archive_that_is_refused(tmp_path, into, recorder):
@@ -311,7 +311,7 @@ def test_no_thread_is_left_by_an_archive_that_is_refused(tmp_path, into, recorde
     ("content", "expected"),
     [
         (b"", "it is empty"),
-        (b"hello, this is no archive", "no archive (its first bytes are 68 65 6c 6c)"),
+        (b"hello, this is no archive", "not an archive (its first bytes are 68 65 6c 6c)"),
         (b"hsqs" + bytes(100), "a squashfs image"),
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     ],
@@ -327,7 +327,7 @@ def test_what_is_no_archive_is_told_what_would_be_one(content, expected, tmp_pat
 
 
 def test_an_archive_of_nothing_is_refused(tmp_path, into, recorder):
-    assert "without any member" in refused(write_tar(tmp_path / "e.tar.gz", []), into, recorder)
+    assert "is an empty archive" in refused(write_tar(tmp_path / "e.tar.gz", []), into, recorder)
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_a_signed_archive_is_used(strict, whole, tmp_path, recorder):
 
 def test_an_unsigned_archive_is_refused_before_a_byte_is_unpacked(strict, small, recorder):
     assert refusal(strict, small) == (
-        f"the execution environment {small} is refused: it is not signed (there is no {small}.sig), and this server takes "
-        "signed environments alone (--env-trust); sign it with `naiad env sign`"
+        f"the execution environment {small} is refused: it is not signed (there is no {small}.sig), and this server accepts "
+        "signed environments only (--env-trust); sign it with `naiad env sign`"
     )
     assert nothing_was_unpacked(strict, recorder)
 
@@ -108,14 +108,14 @@ def test_a_signature_that_was_altered_is_refused(strict, small, tmp_path, record
     said["sha256"] = digest_of(small, tmp_path / "index", reporter=recorder)
     Path(f"{small}.sig").write_text(json.dumps(said))
 
-    assert "its signature by release does not fit; the .sig file was altered" in refusal(strict, small)
+    assert "its signature by release is invalid; the .sig file was altered" in refusal(strict, small)
     assert nothing_was_unpacked(strict, recorder)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"format": "x"}', b'{"format": "naiad-signature-1"}'])
 def test_what_is_no_signature_is_called_none(content, strict, small):
     Path(f"{small}.sig").write_bytes(content)
-    assert f"{small}.sig is no signature; `naiad env sign` writes one" in refusal(strict, small)
+    assert f"{small}.sig is not a signature file; `naiad env sign` writes one" in refusal(strict, small)
 
 
 def test_one_trusted_signature_of_several_is_enough(strict, small, tmp_path, recorder):
@@ -177,7 +177,7 @@ def test_a_private_key_is_for_its_owner_and_is_never_overwritten(tmp_path):
     create_key(tmp_path / "k.pem")
 
     assert stat.S_IMODE((tmp_path / "k.pem").stat().st_mode) == 0o600
-    with pytest.raises(ExecutionEnvironmentError, match="exists already: keys are not overwritten"):
+    with pytest.raises(ExecutionEnvironmentError, match="exists already, and keys are never overwritten"):
         create_key(tmp_path / "k.pem")
 
 
@@ -219,7 +219,7 @@ def test_a_missing_file_of_keys_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"x", "is no private key without a password"), (None, "cannot read the key")]
+    ("content", "said"), [(b"x", "is not a private key without a password"), (None, "cannot read the key")]
 )
 def test_what_is_no_key_signs_nothing(content, said, small, tmp_path):
     if content is not None:

@@ -58,7 +58,7 @@ def test_a_manifest_that_is_broken_or_of_the_future_is_told(tmp_path: Path) -> N
     write_archive(tmp_path / "future", "tar", [OutputMember(name=name, data=b'{"format": 9}')], lambda _: None)
 
     assert read_manifest(tmp_path / "none") is None
-    with pytest.raises(ExecutionEnvironmentError, match=r"the manifest of .*broken is broken \(KeyError"):
+    with pytest.raises(ExecutionEnvironmentError, match=r"the manifest of .*broken is invalid \(KeyError"):
         read_manifest(tmp_path / "broken")
     with pytest.raises(ExecutionEnvironmentError, match="has format 9, this naiad reads 1; use a newer naiad"):
         read_manifest(tmp_path / "future")

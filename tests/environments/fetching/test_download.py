@@ -92,8 +92,8 @@ def test_a_server_that_is_busy_is_asked_again(web, tmp_path, recorder):
 def test_a_server_that_stays_busy_is_given_up(web, tmp_path, recorder):
     web.statuses = [503] * 3
     assert refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder) == (
-        f"cannot download the execution environment {web.uri('e.tgz')}: the server answers 503 Service Unavailable; tried "
-        "3 times without getting on from byte 0; the next load goes on there"
+        f"cannot download the execution environment {web.uri('e.tgz')}: the server answered 503 Service Unavailable; gave "
+        "up after 3 attempts without progress at byte 0; the next load resumes there"
     )
 
 
@@ -102,7 +102,7 @@ def test_a_refusal_is_final_and_keeps_what_is_secret(status, said, web, tmp_path
     web.statuses = [status]
     message = refusal(web.uri("e.tgz?signature=secret"), tmp_path / "e.part", recorder)
 
-    assert f"{web.uri('e.tgz')}: the server answers {said}; check the address" in message
+    assert f"{web.uri('e.tgz')}: the server answered {said}; check the address" in message
     assert "secret" not in message
     assert len(web.requests) == 1
 
@@ -173,7 +173,7 @@ def test_asking_for_its_version_opens_no_file_of_an_object_store(memory, monkeyp
 
 def test_a_folder_of_an_object_store_is_refused(memory, tmp_path, recorder):
     assert refusal("memory://bucket", tmp_path / "e.part", recorder).startswith(
-        "cannot use the execution environment memory://bucket: it is a folder, and from elsewhere only archives can be used"
+        "cannot use the execution environment memory://bucket: it is a folder, and only archives can be downloaded"
     )
 
 

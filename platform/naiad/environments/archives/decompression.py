@@ -1,7 +1,7 @@
-"""Archives as streams of plain bytes, decompressed ahead of whoever reads them.
+"""Decompression of archives, optionally in a thread that reads ahead.
 
-The decoders give up Python's lock while they work, so a thread of its own keeps a second core busy: it decompresses
-the next members while the last ones are checked and written.
+The decoders release the GIL, so a separate thread uses a second core: it decompresses the next members while the
+previous ones are checked and written.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ __all__ = ["DECOMPRESSION_ERRORS", "ForwardReader", "open_decompressor", "read_a
 igzip: ModuleType | None
 try:
     from isal import igzip, isal_zlib
-except ImportError:  # no wheel for this machine: the standard library's takes twice as long
+except ImportError:  # no wheel for this machine: the standard library takes twice as long
     igzip = None
 
 
 DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""What the decoders raise on damaged input, beside EOFError, and OSError of gzip and bz2."""
+"""Errors of the decoders for damaged input; they also raise EOFError, gzip and bz2 also OSError."""
 if igzip is not None:
     DECOMPRESSION_ERRORS = (*DECOMPRESSION_ERRORS, cast("type[Exception]", isal_zlib.error))
 
-# Large enough that handing chunks from thread to thread costs nothing beside decompressing them.
+# Large enough that passing chunks between threads costs little compared with decompression.
 _CHUNK = 256 * 1024
-# 8 MB of content: enough to ride out a large file being written, and little beside any model.
+# 8 MB of content: enough to keep decompressing while a large file is written.
 _CHUNKS_AHEAD = 32
 _TAIL = 1024
 
 
 class ForwardReader:
-    """A file of chunks that come one after the other: `tell`, `read` and `seek` to what lies ahead.
+    """A file object over a stream of chunks: `tell`, `read`, and `seek` forward.
 
-    `tarfile` has a mode for streams, but its loops take twice the time of reading from this.
+    `tarfile` has a mode for streams, but reading from this class takes half the time.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -57,11 +57,11 @@ class ForwardReader:
         self._tail = b""
 
     def tell(self) -> int:
-        """How far it is read."""
+        """The current position."""
         return self._before + self._at
 
     def read(self, size: int) -> bytes:
-        """As many bytes, fewer only at the end."""
+        """The next *size* bytes; fewer only at the end."""
         end = self._at + size
         data = self._chunk[self._at : end]
         self._at = min(end, len(self._chunk))
@@ -79,7 +79,7 @@ class ForwardReader:
         return b"".join(parts)
 
     def read_pieces(self, size: int) -> list[memoryview]:
-        """The same bytes as `read` gives, where they lie: as parts of the chunks they came in."""
+        """The next *size* bytes as views of the chunks, without copying."""
         found = []
         while size:
             part = self._view[self._at : self._at + size]
@@ -92,21 +92,21 @@ class ForwardReader:
         return found
 
     def peek(self, size: int) -> bytes:
-        """As many bytes, fewer only at the end, and stay before them."""
+        """The next *size* bytes without advancing; fewer only at the end."""
         while len(self._chunk) - self._at < size:
             chunk = next(self._chunks, b"")
             if not chunk:
                 break
-            self._note_tail(chunk)
+            self._keep_tail(chunk)
             left = self._chunk[self._at :]
             self._before += self._at
-            self._take(left + chunk)
+            self._set_chunk(left + chunk)
         return self._chunk[self._at : self._at + size]
 
     def seek(self, position: int) -> int:
-        """Go on from a later position, or from the end if that comes first."""
+        """Move to a later position, or to the end if that comes first."""
         if position < self.tell():
-            raise ValueError(f"cannot go back from {self.tell()} to {position} in a stream")
+            raise ValueError(f"cannot seek back from {self.tell()} to {position} in a stream")
         while position > self._before + len(self._chunk):
             if not self._next():
                 break
@@ -114,7 +114,7 @@ class ForwardReader:
         return self.tell()
 
     def read_to_end(self) -> bytes:
-        """Read to the end, where the decoders keep their checksums; the last bytes, 1024 if there are as many."""
+        """Read to the end, where the decoders verify checksums; returns the last 1024 bytes of the stream."""
         while self._next():
             pass
         return self._tail
@@ -124,19 +124,19 @@ class ForwardReader:
         if not chunk:
             return False
         self._before += len(self._chunk)
-        self._take(chunk)
-        self._note_tail(chunk)
+        self._set_chunk(chunk)
+        self._keep_tail(chunk)
         return True
 
-    def _take(self, chunk: bytes) -> None:
+    def _set_chunk(self, chunk: bytes) -> None:
         self._chunk, self._view, self._at = chunk, memoryview(chunk), 0
 
-    def _note_tail(self, chunk: bytes) -> None:
+    def _keep_tail(self, chunk: bytes) -> None:
         self._tail = (self._tail + chunk[-_TAIL:])[-_TAIL:]
 
 
 def open_decompressor(ending: str, file: IO[bytes]) -> IO[bytes]:
-    """What decompresses a file, by the ending of such archives."""
+    """A file object that decompresses *file*, by the format's suffix; *file* itself for a plain tar."""
     match ending:
         case "tar.gz":
             return cast("IO[bytes]", (igzip.IGzipFile if igzip else gzip.GzipFile)(fileobj=file, mode="rb"))
@@ -152,14 +152,14 @@ def open_decompressor(ending: str, file: IO[bytes]) -> IO[bytes]:
 
 @contextmanager
 def read_inline(file: IO[bytes]) -> Iterator[ForwardReader]:
-    """Read a stream in the thread that asks: for who needs but the beginning."""
+    """A reader that decompresses in the calling thread: for reading only the beginning."""
     yield ForwardReader(_chunks(file))
 
 
 @contextmanager
 def read_ahead(file: IO[bytes]) -> Iterator[ForwardReader]:
-    """Read a stream in a thread of its own, which has ended when the context is left."""
-    with closing(_Ahead(_chunks(file))) as ahead:
+    """A reader with a separate decompression thread, which has ended when the context exits."""
+    with closing(_ReadAhead(_chunks(file))) as ahead:
         yield ForwardReader(iter(ahead))
 
 
@@ -168,8 +168,8 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
         yield data
 
 
-class _Ahead:
-    """Takes chunks in a thread, and hands them over in the order they came, with the error that ended them."""
+class _ReadAhead:
+    """Iterates over chunks that a thread reads ahead, then raises the error that ended the source, if any."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._source = chunks
@@ -185,10 +185,10 @@ class _Ahead:
             yield found
 
     def close(self) -> None:
-        """End the thread, wherever it is."""
+        """Stop the thread."""
         self._closed = True
         while self._thread.is_alive():
-            # It may be waiting for room, and look at the mark only then.
+            # The thread may be blocked on a full queue; it checks the flag after the next put.
             try:
                 self._queue.get_nowait()
             except queue.Empty:

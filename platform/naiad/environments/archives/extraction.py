@@ -1,8 +1,16 @@
-"""Unpacking an archive into an empty folder without trusting it.
+"""Unpacking an untrusted archive into an empty folder.
 
-Every member is checked before anything is written for it; the whole is refused for one bad member, because an
-environment with a hole is worse than none. Not used: `tarfile`'s own extraction filters, which old patch releases
-of Python lack and which cannot limit sizes.
+Every member is checked before anything is written for it. One unsafe member rejects the whole archive. Rejected are:
+
+- absolute names, names with `..`, and devices, pipes and other special files;
+- members that would be written through a link, or replace a folder;
+- links whose target is absolute or outside; chains of links are resolved at the end;
+- archives with too many members, too much content, or an extreme compression ratio (see `ExtractionLimits`).
+
+`tarfile`'s extraction filters are not used: old patch releases of Python lack them, and they cannot limit sizes.
+
+Three kinds of threads work on an archive: one decompresses ahead (`decompression`), the calling one parses and checks
+members, two write files (`file_writers`).
 """
 
 from __future__ import annotations
@@ -30,19 +38,19 @@ from naiad.errors import ExecutionEnvironmentError
 
 _CHUNK = 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# Small files of zeros compress a thousandfold and are harmless; a ratio means something only for much output.
+# Below this much content the ratio is not checked: small files of zeros compress a thousandfold and are harmless.
 _RATIO_FROM = 1 << 30
-_NO_NAMES = frozenset(("", ".", ".."))
+_SPECIAL_NAMES = frozenset(("", ".", ".."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionLimits:
-    """How much an archive may unpack to. Generous: the largest environments in use are a few ten gigabytes.
+    """How much an archive may unpack to. The largest known environments have a few tens of gigabytes.
 
     Attributes:
-        entries: Members.
-        total_bytes: Content of all files.
-        ratio: Content over packed size, looked at from one gigabyte of content on.
+        entries: Number of members.
+        total_bytes: Size of the content of all files.
+        ratio: Content size divided by packed size; checked above one gigabyte of content.
     """
 
     entries: int = 1_000_000
@@ -52,7 +60,7 @@ class ExtractionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """What came out: counts for the log, and each file for the store's record, by path below the folder."""
+    """Counts, and the written files by path relative to the folder."""
 
     entries: int
     total_bytes: int
@@ -68,15 +76,15 @@ def unpack(
     limits: ExtractionLimits | None = None,
     size: int | None = None,
 ) -> ExtractionResult:
-    """Unpack into an existing, empty folder; on an error the folder's content is the caller's to throw away.
+    """Unpack into an existing, empty folder. After an error the caller removes the folder.
 
     Args:
         archive: The file.
         into: The folder.
-        reporter: Whoever shows progress.
-        label: The model it is for.
+        reporter: Receives progress events.
+        label: Name of the model, for progress.
         limits: How much it may unpack to.
-        size: Bytes of its content if it says so itself.
+        size: Size of the content if its manifest states it.
 
     Raises:
         ExecutionEnvironmentError: If the archive is damaged, unsafe or too large, or the disk is full.
@@ -96,7 +104,7 @@ def unpack(
             unpacker.finish()
     except OSError as error:
         if error.errno in _NO_SPACE:
-            raise _full(archive, into, needed=None) from error
+            raise _no_space_error(archive, into, needed=None) from error
         raise ExecutionEnvironmentError(
             f"cannot unpack {archive} into {into}: {error.strerror or error}"
             f"{f' ({error.filename})' if error.filename else ''}"
@@ -105,7 +113,7 @@ def unpack(
 
 
 def _readable(archive: Path, entries: Iterator[MemberAndContent], unpacker: _Unpacker) -> Iterator[MemberAndContent]:
-    """The entries, with every error of the *reading* side turned into one that names the archive."""
+    """The entries, with errors of the decoders converted into errors that name the archive."""
     while True:
         try:
             entry = next(entries, None)
@@ -115,11 +123,11 @@ def _readable(archive: Path, entries: Iterator[MemberAndContent], unpacker: _Unp
             break
         yield entry
     if unpacker.entries == 0:
-        raise ExecutionEnvironmentError(f"the execution environment {archive} is an archive without any member")
+        raise ExecutionEnvironmentError(f"the execution environment {archive} is an empty archive")
 
 
 def damaged_archive_error(archive: Path, entries: int, error: BaseException) -> ExecutionEnvironmentError:
-    """The error for an archive that cannot be read to its end."""
+    """The error for an archive that cannot be read completely."""
     return ExecutionEnvironmentError(
         f"the execution environment {archive} is truncated or damaged: reading it failed after {entries} members "
         f"({str(error) or type(error).__name__}); copy or pack it again"
@@ -128,10 +136,10 @@ def damaged_archive_error(archive: Path, entries: int, error: BaseException) -> 
 
 def _check_space(archive: Path, into: Path, needed: int) -> None:
     if shutil.disk_usage(into).free < needed:
-        raise _full(archive, into, needed=needed)
+        raise _no_space_error(archive, into, needed=needed)
 
 
-def _full(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironmentError:
+def _no_space_error(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironmentError:
     free = shutil.disk_usage(into).free
     size = f"at least {needed / 1e6:.0f} MB are needed, " if needed else ""
     return ExecutionEnvironmentError(
@@ -141,7 +149,7 @@ def _full(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironm
 
 
 class _Unpacker:
-    """Writes members below one folder, and nothing outside it."""
+    """Writes members into one folder, and never outside it."""
 
     def __init__(
         self, archive: Path, root: Path, limits: ExtractionLimits, packed_size: int, writers: FileWriters
@@ -152,12 +160,12 @@ class _Unpacker:
         self._root = str(root)
         self._limits = limits
         self._packed_size = max(packed_size, 1)
-        # Folders known to be real ones inside the root: made or seen here, and never replaced by a link.
+        # Folders that were created or verified here; no later member can replace one by a link.
         self._folders = {self._root}
-        # The paths of folders by what members' names have before their last part, which was checked.
+        # Checked folder paths by the folder part of member names: most members share it with the previous one.
         self._named: dict[str, str] = {}
-        # Files and links so far, also those still waiting to be written.
-        self._taken: set[str] = set()
+        # Files and links so far, including queued ones.
+        self._occupied: set[str] = set()
         self._writers = writers
         self._folder_times: dict[str, float] = {}
         self._links: list[tuple[str, Member]] = []
@@ -166,7 +174,7 @@ class _Unpacker:
         """Write one member.
 
         Raises:
-            ExecutionEnvironmentError: If it is unsafe, too much, or cannot be read.
+            ExecutionEnvironmentError: If it is unsafe, exceeds a limit, or cannot be read.
             OSError: If it cannot be written.
         """
         self.entries += 1
@@ -183,20 +191,20 @@ class _Unpacker:
             case MemberKind.HARDLINK:
                 self._hardlink(member, path)
             case _:
-                raise self._unsafe(member, f"is a {member.kind.value}")
+                raise self._unsafe_error(member, f"is a {member.kind.value}")
 
     def finish(self) -> None:
-        """Check the links as a whole and set the folders' times, which writing into them had changed.
+        """Resolve all links, and set the times of folders, which change when files are written into them.
 
-        A chain of links can leave the tree although each target, read by itself, stays inside; only following
-        them shows it. Nothing was ever written through a link, so this is early enough.
+        A chain of links can lead outside although each target alone stays inside, so links are resolved once all exist.
+        Until then nothing is written through a link, so this check is early enough.
         """
         self._writers.drain()
         root = os.path.realpath(self._root)
         for path, member in self._links:
             real = os.path.realpath(path)
             if real != root and not real.startswith(root + os.sep):
-                raise self._unsafe(member, f"is a symbolic link that leaves the archive (to '{member.target}')")
+                raise self._unsafe_error(member, f"is a symbolic link that leaves the archive (to '{member.target}')")
         for path, mtime in self._folder_times.items():
             set_mtime(path, mtime)
 
@@ -205,31 +213,30 @@ class _Unpacker:
         if member.kind is MemberKind.FILE:
             self.total_bytes += member.size
         if self.entries > limits.entries:
-            raise self._too_much(f"more than {limits.entries} members")
+            raise self._limit_error(f"more than {limits.entries} members")
         if self.total_bytes > limits.total_bytes:
-            raise self._too_much(f"more than {limits.total_bytes / 1e9:.0f} GB of content")
+            raise self._limit_error(f"more than {limits.total_bytes / 1e9:.0f} GB of content")
         if self.total_bytes > _RATIO_FROM and self.total_bytes > limits.ratio * self._packed_size:
-            raise self._too_much(f"content of more than {limits.ratio} times its packed size")
+            raise self._limit_error(f"content of more than {limits.ratio} times its packed size")
 
     def _inside(self, member: Member, name: str) -> str:
-        """The path below the root for a name in the archive."""
+        """The absolute path for a name in the archive."""
         folder, slash, last = name.rpartition("/")
-        # With its slash: "x" lies beside "y", "/x" does not.
+        # The key includes the slash: "x" is relative, "/x" is absolute and must not share its key.
         known = self._named.get(folder + slash)
-        # Most members lie beside the one before them.
-        if known is not None and last not in _NO_NAMES and "\0" not in last:
+        if known is not None and last not in _SPECIAL_NAMES and "\0" not in last:
             return f"{known}/{last}"
         path = self._checked(member, name)
-        if last not in _NO_NAMES:
+        if last not in _SPECIAL_NAMES:
             self._named[folder + slash] = path[: -len(last) - 1]
         return path
 
     def _checked(self, member: Member, name: str) -> str:
         if name.startswith("/"):
-            raise self._unsafe(member, "is an absolute path" if name == member.name else f"links to '{name}'")
+            raise self._unsafe_error(member, "is an absolute path" if name == member.name else f"links to '{name}'")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in name:
-            raise self._unsafe(
+            raise self._unsafe_error(
                 member, "leads out of the archive" if name == member.name else f"links out of the archive, to '{name}'"
             )
         return os.path.join(self._root, *parts)  # noqa: PTH118 - called for each of 100,000 members
@@ -238,25 +245,25 @@ class _Unpacker:
         if path in self._folders:
             return
         self._make_folder(member, os.path.dirname(path))  # noqa: PTH120
-        if path in self._taken:
-            raise self._through(member, path)
+        if path in self._occupied:
+            raise self._through_link_error(member, path)
         try:
             os.mkdir(path, 0o755)  # noqa: PTH102
         except FileExistsError:
             if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114
-                raise self._through(member, path) from None
+                raise self._through_link_error(member, path) from None
         self._folders.add(path)
 
     def _vacate(self, member: Member, path: str) -> str:
-        """Make room for a file or link: its folder exists, and an earlier member of the same name goes."""
+        """Prepare the path of a file or link: create its folder, remove an earlier member of the same name."""
         if path in self._folders:
-            raise self._unsafe(member, "has the name of a folder")
+            raise self._unsafe_error(member, "has the name of a folder")
         self._make_folder(member, path.rpartition("/")[0])
-        # The folder was empty, so what is in the way came from this archive.
-        if path in self._taken:
+        # The root was empty, so an existing file comes from this archive. It may still be queued.
+        if path in self._occupied:
             self._writers.drain()
             os.unlink(path)  # noqa: PTH108
-        self._taken.add(path)
+        self._occupied.add(path)
         return path
 
     def _write(self, member: Member, content: MemberContent | None, path: str) -> None:
@@ -284,14 +291,14 @@ class _Unpacker:
     def _symlink(self, member: Member, path: str) -> None:
         target = member.target
         if target.startswith("/"):
-            raise self._unsafe(
+            raise self._unsafe_error(
                 member,
                 f"is a symbolic link to the absolute path '{target}' (in an archive made from a venv this is its "
                 "interpreter, which the archive lacks: build a whole environment with conda or `naiad env build`)",
             )
         joined = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
         if not target or (joined != self._root and not joined.startswith(self._root + os.sep)):
-            raise self._unsafe(member, f"is a symbolic link that leaves the archive (to '{target}')")
+            raise self._unsafe_error(member, f"is a symbolic link that leaves the archive (to '{target}')")
         os.symlink(target, path)  # noqa: PTH211
         self._links.append((path, member))
 
@@ -299,23 +306,23 @@ class _Unpacker:
         source = self._inside(member, member.target)
         self._writers.drain()
         if os.path.dirname(source) not in self._folders or not _is_plain_file(source):  # noqa: PTH120
-            raise self._unsafe(member, f"is a hard link to '{member.target}', which is no file before it")
+            raise self._unsafe_error(member, f"is a hard link to '{member.target}', which is not an earlier file")
         if source != path:
             os.link(source, self._vacate(member, path), follow_symlinks=False)
             start = len(self._root) + 1
             self._writers.written[path[start:]] = self._writers.written[source[start:]]
 
-    def _through(self, member: Member, path: str) -> ExecutionEnvironmentError:
-        return self._unsafe(
-            member, f"would be written through '{os.path.relpath(path, self._root)}', which is no folder"
+    def _through_link_error(self, member: Member, path: str) -> ExecutionEnvironmentError:
+        return self._unsafe_error(
+            member, f"would be written through '{os.path.relpath(path, self._root)}', which is not a folder"
         )
 
-    def _unsafe(self, member: Member, why: str) -> ExecutionEnvironmentError:
+    def _unsafe_error(self, member: Member, why: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(
             f"the execution environment {self._archive} is refused: its member '{member.name}' {why}"
         )
 
-    def _too_much(self, what: str) -> ExecutionEnvironmentError:
+    def _limit_error(self, what: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(
             f"the execution environment {self._archive} is refused: it has {what} "
             f"(reached at {self.entries} members, {self.total_bytes / 1e6:.0f} MB)"

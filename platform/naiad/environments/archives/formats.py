@@ -1,6 +1,7 @@
-"""Reading archives as a stream of members, whatever they are packed with. What a member may be is `archive`'s job.
+"""Archive formats: detection, and iteration over the members of an archive.
 
-The format is told by the first bytes, never by the name: people rename files.
+The format is detected from the first bytes, never from the file name: files get renamed. Members are returned as the
+archive describes them; `extraction` checks them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from naiad.environments.archives.member import FileMemberContent, Member, Member
 from naiad.environments.archives.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError
 
-# What the decoders raise on damaged input. OSError is gzip's and bz2's way to say "this is not what I read";
-# `archive` tells it from a full disk because only reading happens under this tuple.
+# Errors of the decoders for damaged input. gzip and bz2 raise OSError for invalid data; `extraction` can tell it from a
+# full disk, because it catches this tuple around reading only.
 ARCHIVE_ERRORS: tuple[type[Exception], ...] = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -42,7 +43,7 @@ _EXTENDED_TIMESTAMP = 0x5455
 
 
 class ArchiveFormat(enum.Enum):
-    """What an archive is packed with; the value is its name in messages."""
+    """Formats of archives; the values are their names in messages."""
 
     TAR = "tar"
     GZIP = "tar.gz"
@@ -64,10 +65,10 @@ _KNOWN_OTHERS = ((b"hsqs", "a squashfs image"), (b"7z\xbc\xaf", "a 7z archive"),
 
 
 def detect_format(path: Path) -> ArchiveFormat:
-    """Say what an archive is packed with.
+    """The format of an archive.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be read or is none of the formats.
+        ExecutionEnvironmentError: If the file cannot be read or has none of the formats.
     """
     try:
         with path.open("rb") as file:
@@ -82,7 +83,7 @@ def detect_format(path: Path) -> ArchiveFormat:
     if _is_tar_header(head):
         return ArchiveFormat.TAR
     what = next((name for magic, name in _KNOWN_OTHERS if head.startswith(magic)), "")
-    found = what or ("empty" if not head else f"no archive (its first bytes are {head[:4].hex(' ')})")
+    found = what or ("empty" if not head else f"not an archive (its first bytes are {head[:4].hex(' ')})")
     raise ExecutionEnvironmentError(
         f"cannot unpack the execution environment {path}: it is {found}; "
         "expected a tar packed with gzip, bzip2, xz or zstd, a plain tar, or a zip, as conda-pack and "
@@ -101,7 +102,7 @@ def _is_tar_header(head: bytes) -> bool:
 
 
 def unpacked_size(path: Path, packed_with: ArchiveFormat) -> int | None:
-    """Bytes the content will need, as far as the archive says so cheaply. A hint: an archive can lie."""
+    """Size of the content if the archive states it, else None. Only a hint: the value is untrusted."""
     try:
         if packed_with is ArchiveFormat.TAR:
             return path.stat().st_size
@@ -115,12 +116,12 @@ def unpacked_size(path: Path, packed_with: ArchiveFormat) -> int | None:
                 size = zstandard.frame_content_size(file.read(64))
             return size if size > 0 else None
     except ARCHIVE_ERRORS:
-        return None  # the unpacking itself will say what is wrong, and where
+        return None  # unpacking will report the error with more detail
     return None
 
 
 def _gzip_size(path: Path) -> int | None:
-    """The trailer's size is modulo 4 GiB, so a value below the packed size says nothing."""
+    """The size in the trailer; None if below the packed size, because it is modulo 4 GiB (RFC 1952, 2.3.1)."""
     with path.open("rb") as file:
         packed = file.seek(0, io.SEEK_END)
         file.seek(max(0, packed - 4))
@@ -129,7 +130,7 @@ def _gzip_size(path: Path) -> int | None:
 
 
 class _CountedFile(io.RawIOBase):
-    """Tells how many bytes of the archive were read."""
+    """A raw file that reports how many bytes are read from it."""
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class _CountedFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed allows any buffer; BufferedReader passes a memoryview
         count = cast("io.BufferedReader", self._file).readinto(buffer)
         self._advance(count)
         return count
@@ -148,13 +149,13 @@ class _CountedFile(io.RawIOBase):
 def iterate_members(
     path: Path, packed_with: ArchiveFormat, advance: Callable[[int], None], *, ahead: bool = False
 ) -> Generator[MemberAndContent, None, None]:
-    """Every member with its content, in the archive's order; a content must be read before the next is asked for.
+    """All members with their contents, in the archive's order. A content is valid until the next member is requested.
 
     Args:
         path: The archive.
         packed_with: Its format.
-        advance: Told how many bytes of it were read; with `ahead`, from another thread.
-        ahead: Whether to decompress in a thread of its own, for who wants it all.
+        advance: Called with the number of bytes read; with `ahead`, from another thread.
+        ahead: Whether to decompress in a separate thread. Use it to read the whole archive.
 
     Raises:
         One of `ARCHIVE_ERRORS`: If the archive is damaged.
@@ -181,7 +182,7 @@ def _zip_members(file: BinaryIO, advance: Callable[[int], None]) -> Iterator[Mem
                 name=info.filename,
                 kind=kind,
                 size=info.file_size,
-                # Zips made without Unix permissions say 0: a plain readable file is the sensible reading.
+                # Zip files written without Unix permissions have 0 here.
                 mode=stat.S_IMODE(info.external_attr >> 16) or 0o644,
                 mtime=_zip_mtime(info),
                 target=target,
@@ -208,7 +209,7 @@ def _zip_kind(info: zipfile.ZipInfo) -> MemberKind:
 
 
 def _zip_mtime(info: zipfile.ZipInfo) -> float:
-    """Info-ZIP's UTC time where the archive has it, else the local time with steps of two seconds every zip has."""
+    """Info-ZIP's UTC time if present, else the local time in steps of two seconds that every zip member has."""
     extra = info.extra
     while len(extra) >= 4:  # noqa: PLR2004 - a header id and a length, two bytes each
         kind, length = struct.unpack_from("<HH", extra)

@@ -1,4 +1,8 @@
-"""What an environment is, for people and scripts: an archive, an entry of the store, or a directory."""
+"""`naiad env inspect`: facts about an archive, a store entry or a directory.
+
+An archive of naiad has a manifest with all facts. For other archives, such as those of conda-pack, the facts are
+collected from the members while the archive is read once.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +33,26 @@ __all__ = ["ArchiveFacts", "Inspection", "inspect_environment", "read_facts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What is known of an environment; texts are empty where nothing is.
+    """Facts about an environment; texts are empty if unknown.
 
     Attributes:
         source: The archive or directory.
-        kind: What it is: `tar.gz` and the like, `directory`, or `entry` of the store.
-        name: Of its recipe, or of what was packed.
+        kind: Format of the archive such as `tar.gz`, `directory`, or `entry` of the store.
+        name: Name of its recipe.
         made_from: `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
         digest: SHA-256 of the archive.
-        packed_size: Bytes of the archive, 0 for what is none.
-        size: Bytes of its content.
-        files: Files in it.
+        packed_size: Size of the archive in bytes, 0 if it is not an archive.
+        size: Size of the content in bytes.
+        files: Number of files.
         python: Version of its interpreter.
         abi: As in names of extension modules.
-        platform: What its interpreter is built for.
-        glibc: The oldest glibc its compiled files run with.
+        platform: Platform that its interpreter is built for.
+        glibc: Minimum version of glibc for its compiled files.
         numpy: Version of its numpy.
-        packages: What is installed.
-        recipe: Digests of its recipe's files.
-        signed_by: Ids of the keys that signed this content, as the file beside it says; nothing is checked.
-        entry: Its entry in the store, None if it was not unpacked there.
+        packages: Installed packages.
+        recipe: Names and SHA-256 of its recipe's files.
+        signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
+        entry: Its entry in the store, None if it is not unpacked there.
     """
 
     source: str
@@ -71,15 +75,15 @@ class Inspection:
 
 
 def inspect_environment(text: str, root: Path, reporter: ProgressReporter) -> Inspection:
-    """What an environment is that a person names: an archive, a directory, or an entry by its digest.
+    """Facts about the environment named on the command line: an archive, a directory, or a digest of an entry.
 
     Args:
-        text: Its path or digest.
-        root: The store.
-        reporter: Whoever shows progress.
+        text: A path or a digest.
+        root: Folder of the store.
+        reporter: Receives progress events.
 
     Raises:
-        ExecutionEnvironmentError: If there is no such thing, or it is no environment.
+        ExecutionEnvironmentError: If it does not exist, or is not an environment.
     """
     path = Path(text)
     if path.is_dir():
@@ -91,8 +95,8 @@ def _entry(entry: StoreEntry) -> Inspection:
     stored = read_record(entry.folder)
     if stored is None:
         raise ExecutionEnvironmentError(
-            f"the environment in {entry.folder} is not whole any more (its archive was {entry.archive}); the next "
-            "server that needs it unpacks it anew"
+            f"the environment in {entry.folder} is incomplete (its archive was {entry.archive}); the next server "
+            "that needs it unpacks it again"
         )
     return Inspection(
         source=entry.archive,
@@ -188,21 +192,21 @@ _WHEEL = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
 _CONDA = re.compile(r"(?:[^/]+/)?conda-meta/[^/]+\.json")
 _UNPACK = re.compile(r"(?:[^/]+/)?bin/conda-unpack")
 _WINDOWS = re.compile(r"(?:[^/]+/)?(?:Scripts/)?python\.exe")
-# Enough for every record and the head of every METADATA; what is larger is none.
+# Size limit for a METADATA file or a conda record.
 _LARGEST = 16 << 20
 
 
 @dataclass(slots=True)
 class ArchiveFacts:
-    """What was seen.
+    """Facts collected from the members of an archive.
 
     Attributes:
-        members: How many.
-        size: Bytes of content.
-        python: Version of the interpreter as exactly as it can be told, empty if none was seen.
-        executable: What its interpreter is built for, None if none was seen.
-        is_conda_packed: Whether conda-pack made it.
-        packages: What is installed, by name.
+        members: Number of members.
+        size: Size of the content in bytes.
+        python: Version of the interpreter, possibly without the third number; empty if none was found.
+        executable: Header of its interpreter, None if none was found.
+        is_conda_packed: Whether conda-pack created the archive.
+        packages: Installed packages by normalized name.
     """
 
     members: int = 0
@@ -213,7 +217,7 @@ class ArchiveFacts:
     packages: dict[str, Package] = field(default_factory=dict)
 
     def add(self, member: Member, content: MemberContent | None) -> None:
-        """Take note of one member."""
+        """Collect the facts of one member."""
         self.members += 1
         name = member.name.removeprefix("./")
         self.is_conda_packed |= _UNPACK.fullmatch(name) is not None
@@ -236,11 +240,11 @@ class ArchiveFacts:
 
     def _add_conda(self, record: bytes) -> None:
         try:
-            said = json.loads(record)
+            value = json.loads(record)
             package = Package(
-                name=str(said["name"]),
-                version=str(said["version"]),
-                digest=str(said.get("sha256") or ""),
+                name=str(value["name"]),
+                version=str(value["version"]),
+                digest=str(value.get("sha256") or ""),
                 source="conda",
             )
         except (KeyError, TypeError, ValueError):
@@ -251,16 +255,16 @@ class ArchiveFacts:
 
     def _add(self, package: Package) -> None:
         key = package.name.lower().replace("_", "-").replace(".", "-")
-        # One that conda installed has a record of its own kind as well; the wheel's is what `import` finds.
+        # A Python package installed by conda has both records. The wheel's describes what `import` finds.
         if key not in self.packages or package.source == "python":
             self.packages[key] = package
 
 
 def read_facts(archive: Path, packed_with: ArchiveFormat) -> ArchiveFacts:
-    """Read an archive to its end.
+    """Collect the facts of an archive by reading it completely.
 
     Raises:
-        ExecutionEnvironmentError: If it is damaged.
+        ExecutionEnvironmentError: If the archive is damaged.
     """
     facts = ArchiveFacts()
     try:

@@ -1,6 +1,6 @@
-"""The manifest of a packed environment: what it is and where it runs, to be read without unpacking it.
+"""The manifest of a packed environment: content, platform and versions, readable without unpacking.
 
-It is the archive's first member, so that reading it costs one block of the archive.
+It is the first member of the archive, so reading it decompresses only the first block.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from naiad.errors import ExecutionEnvironmentError
 
 __all__ = [
     "MANIFEST_NAME",
-    "Machine",
     "Manifest",
     "Package",
+    "PlatformRequirement",
     "host_platform",
     "read_manifest",
     "require_compatible_host",
@@ -29,7 +29,7 @@ __all__ = [
 
 MANIFEST_NAME = "naiad-environment.json"
 _FORMAT = 1
-# A manifest lists some hundred packages; more than this is none of ours.
+# Size limit. A manifest lists a few hundred packages, far below this.
 _LARGEST = 16 << 20
 
 
@@ -38,10 +38,10 @@ class Package:
     """One installed package.
 
     Attributes:
-        name: Its name.
-        version: Its version.
-        digest: SHA-256 of what it consists of: of conda's archive, or of the list of files with their digests that
-            an installer of wheels keeps. Empty where nothing of that is known.
+        name: Name of the package.
+        version: Version of the package.
+        digest: SHA-256 of conda's package archive, or of a wheel's RECORD, which lists files with digests. Empty if
+            neither is known.
         source: `python` or `conda`.
     """
 
@@ -51,33 +51,33 @@ class Package:
     source: str
 
 
-class Machine(Protocol):
-    """What says for which machines something is."""
+class PlatformRequirement(Protocol):
+    """The platform that an environment or bundle needs."""
 
     @property
     def platform(self) -> str:
-        """System and machine, `linux-x86_64`."""
+        """Operating system and processor, `linux-x86_64`."""
 
     @property
     def glibc(self) -> str:
-        """The oldest glibc that it runs with, empty if it needs none."""
+        """The minimum version of glibc, empty if it does not need glibc."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an archive says of the environment in it.
+    """The description of an environment inside its archive.
 
     Attributes:
-        name: Of the recipe, empty without one: where an environment lay must not matter.
+        name: Name of the recipe, empty without one. Never the folder name: archives must not depend on the location.
         made_from: `recipe`, `conda`, `venv` or `directory`.
-        platform: System and machine, `linux-x86_64`.
-        glibc: The oldest glibc that its compiled files run with, empty if none of them needs any.
+        platform: Operating system and processor, `linux-x86_64`.
+        glibc: Minimum version of glibc for its compiled files, empty if none needs glibc.
         python: Version of its interpreter.
         abi: As in names of extension modules, `cpython-312-x86_64-linux-gnu`.
-        packages: Everything installed, by name.
-        files: How many members the archive has.
-        size: Bytes of its content, unpacked.
-        recipe: Digests of the recipe's files by name; empty without a recipe.
+        packages: All installed packages, sorted by name.
+        files: Number of members of the archive.
+        size: Size of the unpacked content in bytes.
+        recipe: SHA-256 of the recipe's files by name; empty without a recipe.
     """
 
     name: str
@@ -92,25 +92,25 @@ class Manifest:
     recipe: dict[str, str]
 
     def as_bytes(self) -> bytes:
-        """The file's content."""
+        """The JSON content of the manifest file."""
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Manifest:
-        """The reverse of `as_bytes`, once that is parsed.
+        """The manifest for the parsed JSON that `as_bytes` writes.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is not what `as_bytes` writes.
+            KeyError, TypeError, ValueError: If a value is missing or has the wrong type.
         """
         fields = {name: value[name] for name in cls.__slots__}
         return cls(**{**fields, "packages": tuple(Package(**one) for one in value["packages"])})
 
 
 def read_manifest(archive: Path) -> Manifest | None:
-    """What an archive says of itself; None where it has no manifest, as those of conda-pack.
+    """The manifest of an archive; None if it has none, such as archives of conda-pack.
 
     Raises:
-        ExecutionEnvironmentError: It cannot be read, or its manifest is of another version or broken.
+        ExecutionEnvironmentError: If the archive cannot be read, or the manifest is invalid or has another version.
     """
     try:
         for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
@@ -122,27 +122,28 @@ def read_manifest(archive: Path) -> Manifest | None:
     return None
 
 
-def require_compatible_host(manifest: Machine, *, where: str) -> None:
-    """Refuse what was made for other machines than this one.
+def require_compatible_host(requirement: PlatformRequirement, *, where: str) -> None:
+    """Reject an environment that cannot run on this machine.
 
     Raises:
-        ExecutionEnvironmentError: Names both sides and what to do.
+        ExecutionEnvironmentError: If the platform differs or glibc is too old.
     """
     here = host_platform()
-    if manifest.platform != here:
+    if requirement.platform != here:
         raise ExecutionEnvironmentError(
-            f"{where} is for {manifest.platform}, this machine is {here}; build and pack it on a machine of this kind"
+            f"{where} is for {requirement.platform}, this machine is {here}; "
+            "build and pack it on a machine of this kind"
         )
     library, version = platform.libc_ver()
-    if library == "glibc" and manifest.glibc and _older(version, manifest.glibc):
+    if library == "glibc" and requirement.glibc and _older(version, requirement.glibc):
         raise ExecutionEnvironmentError(
-            f"{where} needs glibc {manifest.glibc} or newer, this machine has {version}; "
+            f"{where} needs glibc {requirement.glibc} or newer, this machine has {version}; "
             "build it on a machine with this glibc or an older one"
         )
 
 
 def host_platform() -> str:
-    """System and machine of this host, `linux-x86_64`."""
+    """Operating system and processor of this machine, `linux-x86_64`."""
     return f"{platform.system().lower()}-{platform.machine().lower()}"
 
 
@@ -156,11 +157,11 @@ def _parse(archive: Path, data: bytes) -> Manifest:
             )
         return Manifest.from_json(value)
     except (KeyError, TypeError, ValueError) as error:
-        raise ExecutionEnvironmentError(f"the manifest of {archive} is broken ({error!r}); pack it again") from error
+        raise ExecutionEnvironmentError(f"the manifest of {archive} is invalid ({error!r}); pack it again") from error
 
 
 def _older(version: str, needed: str) -> bool:
     try:
         return Version(version) < Version(needed)
     except InvalidVersion:
-        return False  # what cannot be compared is left to the loader, which names the symbol
+        return False  # incomparable versions: the dynamic loader will name the missing symbol

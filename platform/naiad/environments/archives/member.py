@@ -1,4 +1,4 @@
-"""What an archive holds, whatever it is packed with."""
+"""Members of an archive, independent of its format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FileMemberContent", "Member", "MemberAndContent", "MemberContent", "
 
 
 class MemberKind(enum.Enum):
-    """What a member is."""
+    """Types of members; the values are their names in messages."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -22,15 +22,15 @@ class MemberKind(enum.Enum):
 
 
 class Member(NamedTuple):
-    """One entry of an archive, as it claims to be: nothing here is checked.
+    """One member as the archive describes it. The values are untrusted and unchecked.
 
     Attributes:
-        name: Its path.
-        kind: What it is.
+        name: Path in the archive.
+        kind: Type of the member.
         size: Bytes of its content.
         mode: Permission bits.
-        mtime: Seconds since the epoch.
-        target: Where a link points.
+        mtime: Modification time, in seconds since the epoch.
+        target: Target of a link.
     """
 
     name: str
@@ -42,30 +42,30 @@ class Member(NamedTuple):
 
 
 class MemberContent(Protocol):
-    """What is in a file, from its beginning on."""
+    """The content of a file member, read forward only."""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, as many, fewer only at the end."""
+        """The next *size* bytes; fewer only at the end."""
 
     def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
-        """The same without copying them together; none at the end."""
+        """The next *size* bytes as a list of buffers, without joining them; empty at the end."""
 
 
 class FileMemberContent:
-    """Content that something else gives out as a file."""
+    """Content that is read from a file object."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
+        """The next *size* bytes; fewer only at the end."""
         return self._file.read(size)
 
     def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
-        """The same, as one piece."""
+        """The next *size* bytes as one buffer; empty at the end."""
         data = self._file.read(size)
         return (data,) if data else ()
 
 
 MemberAndContent = tuple[Member, "MemberContent | None"]
-"""A member, and its content if it is a file."""
+"""A member, with its content if it is a file."""

@@ -1,4 +1,12 @@
-"""Writing gzip on all processors, where the standard library's writer has one. The bytes do not depend on how many."""
+"""Writing gzip with all processors; the output does not depend on their number.
+
+The input is divided into blocks of 1 MiB, which threads compress concurrently (zlib releases the GIL). Each block ends
+with a sync flush and starts with the last 32 KiB of the previous block as its dictionary, so the result is one valid
+gzip member of nearly the same size.
+
+Measured with a tar of 424 MB on two cores: 4.4 s and 133.5 MB; `gzip` 8.6 s and 133.5 MB; isal's threaded writer at its
+highest level 2.0 s and 143.3 MB. The smaller archive was chosen, because an archive is packed once and copied often.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +21,17 @@ from typing import IO
 
 __all__ = ["GzipWriter", "gzip_writer"]
 
-# The level of conda-pack: the next ones take twice the time for a twentieth of the size.
+# The level of conda-pack. Level 6 takes twice the time for a size smaller by 4 %.
 _LEVEL = 4
-# Far above the window of 32 KiB that each block is given of the one before, and small beside what is packed.
+# The window of deflate is 32 KiB. Blocks are far larger, so that flushes and dictionaries cost little.
 _BLOCK, _WINDOW = 1 << 20, 1 << 15
-# RFC 1952: deflate, no flags, no time, no hint, an unknown system.
+# RFC 1952, 2.3: deflate, no flags, no mtime, no extra flags, unknown operating system.
 _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 
 
 @contextmanager
 def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
-    """A stream of one gzip member into an open file. Where an error ends it, what the file holds is no gzip file."""
+    """A stream that writes one gzip member into an open file. After an error the file content is invalid."""
     threads = os.cpu_count() or 1
     with ThreadPoolExecutor(threads, thread_name_prefix="gzip") as pool:
         stream = GzipWriter(raw, pool, 2 * threads)
@@ -32,7 +40,7 @@ def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
 
 
 class GzipWriter:
-    """What is written to it is compressed in blocks, side by side; made by `gzip_writer`."""
+    """A writable stream that compresses blocks concurrently; created by `gzip_writer`."""
 
     def __init__(self, raw: IO[bytes], pool: Executor, ahead: int) -> None:
         self._raw, self._pool, self._ahead = raw, pool, ahead
@@ -43,33 +51,33 @@ class GzipWriter:
         raw.write(_HEADER)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take content; how much of it, in bytes, which is all.
+        """Queue data for compression; returns its length.
 
         Raises:
-            OSError: An earlier part cannot be written.
+            OSError: If an earlier block cannot be written.
         """
         self._checksum = zlib.crc32(data, self._checksum)
         self._size += len(data)
         self._block += data
         while len(self._block) >= _BLOCK:
-            self._hand_over(bytes(self._block[:_BLOCK]))
+            self._submit(bytes(self._block[:_BLOCK]))
             del self._block[:_BLOCK]
         return len(data)
 
     def finish(self) -> None:
-        """Write what is left, and the end.
+        """Write the remaining blocks and the trailer.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: If they cannot be written.
         """
-        self._hand_over(bytes(self._block))
+        self._submit(bytes(self._block))
         for part in self._compressed:
             self._raw.write(part.result())
         end = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS).flush()
         self._raw.write(end + struct.pack("<LL", self._checksum, self._size & 0xFFFFFFFF))
 
-    def _hand_over(self, block: bytes) -> None:
-        # Bounded: a disk may be slower than the processors.
+    def _submit(self, block: bytes) -> None:
+        # Bounded: a disk slower than the processors would otherwise fill memory with blocks.
         if len(self._compressed) > self._ahead:
             self._raw.write(self._compressed.popleft().result())
         self._compressed.append(self._pool.submit(_compress, block, self._before))
@@ -77,6 +85,6 @@ class GzipWriter:
 
 
 def _compress(block: bytes, before: bytes) -> bytes:
-    """What a block is in a stream in which others follow."""
+    """A compressed block that ends at a byte boundary, so that others can follow (Z_SYNC_FLUSH)."""
     compressor = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS, zdict=before)
     return compressor.compress(block) + compressor.flush(zlib.Z_SYNC_FLUSH)

@@ -1,7 +1,7 @@
-"""Signatures of archives: who may say that an environment is to be used, and whether they said so.
+"""Signatures of archives: creating, reading and verifying them against the operator's trusted keys.
 
-What is signed is the SHA-256 of the archive, with Ed25519; the signature lies beside it as `<archive>.sig`, a JSON
-object that may hold those of several people. The public keys that count stand in a TOML file of the operator's.
+The signed message is a fixed text with the SHA-256 of the archive; the algorithm is Ed25519. `<archive>.sig` is a
+JSON object with one signature per key. The operator lists trusted public keys in a TOML file (`--env-trust`).
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ __all__ = [
 ]
 
 SIGNATURE_SUFFIX = ".sig"
-"""Behind an archive's name."""
+"""Suffix of the signature file, appended to the archive's name."""
 
 _FORMAT = "naiad-signature-1"
-# Ed25519 signs anything; this makes a signature for an environment good for nothing else.
+# The prefix binds a signature to this purpose: it cannot be reused for another kind of document.
 _STATEMENT = b"naiad execution environment\nsha256:%s\n"
 _PUBLIC_BYTES = 32
-_LARGEST = 1 << 20
+_SIZE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """What a `.sig` file says.
+    """The content of a `.sig` file.
 
     Attributes:
-        digest: SHA-256 of the archive that was signed.
-        by_key: Signatures by the id of their key.
+        digest: SHA-256 of the signed archive.
+        by_key: Signatures by key id.
     """
 
     digest: str
@@ -68,23 +68,23 @@ class Signatures:
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """Whose signatures count.
+    """The public keys whose signatures are accepted.
 
     Attributes:
-        path: The file that says it.
+        path: File that lists them.
         keys: Public keys by id.
-        names: Their names by id, for messages.
+        names: Names of the keys by id, for messages.
     """
 
     path: Path
     keys: Mapping[str, bytes]
     names: Mapping[str, str]
 
-    def check(self, signatures: Signatures, digest: str, where: str) -> str:
-        """The name of a trusted key that signed an archive of this digest.
+    def verify(self, signatures: Signatures, digest: str, where: str) -> str:
+        """The name of a trusted key with a valid signature for this digest.
 
         Raises:
-            ExecutionEnvironmentError: If none did, or the signature is of another content.
+            ExecutionEnvironmentError: If there is none, or the signatures are for another digest.
         """
         if signatures.digest != digest:
             raise ExecutionEnvironmentError(
@@ -102,26 +102,26 @@ class TrustedKeys:
             if _is_valid(self.keys[key], signatures.by_key[key], digest):
                 return self.names[key]
         raise ExecutionEnvironmentError(
-            f"{where} is refused: its signature by {_listed(self.names[key] for key in known)} does not fit; the .sig "
+            f"{where} is refused: its signature by {_listed(self.names[key] for key in known)} is invalid; the .sig "
             "file was altered: bring the one that `naiad env sign` wrote"
         )
 
     def verify_local_archive(self, archive: Path, digest: str) -> str:
-        """The same for an archive of this machine, whose signatures lie beside it."""
+        """The name of a trusted key that signed a local archive, from the `.sig` file beside it; see `verify`."""
         where = f"the execution environment {archive}"
         place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
         try:
             data = place.read_bytes()
         except OSError:
             data = None
-        return self.check(read_signatures(data, where, str(place)), digest, where)
+        return self.verify(read_signatures(data, where, str(place)), digest, where)
 
 
 def read_trusted_keys(path: Path) -> TrustedKeys:
-    """Read the file of trusted keys.
+    """The trusted keys in a TOML file.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be read or names no usable key, or the library for it is missing.
+        ExecutionEnvironmentError: If the file cannot be read or has no valid key, or `cryptography` is missing.
     """
     _library()
     try:
@@ -137,31 +137,31 @@ def read_trusted_keys(path: Path) -> TrustedKeys:
 
 
 def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
-    """Read a `.sig` file.
+    """Parse the content of a `.sig` file.
 
     Args:
-        data: Its content, None if there is none.
+        data: Content of the file, None if it does not exist.
         where: The archive, for messages.
-        place: Where its signature was looked for.
+        place: Path or URI of the file, for messages.
 
     Raises:
-        ExecutionEnvironmentError: If it is missing or broken.
+        ExecutionEnvironmentError: If the file is missing or invalid.
     """
     if data is None:
         raise ExecutionEnvironmentError(
-            f"{where} is refused: it is not signed (there is no {place}), and this server takes signed environments "
-            "alone (--env-trust); sign it with `naiad env sign`"
+            f"{where} is refused: it is not signed (there is no {place}), and this server accepts signed "
+            "environments only (--env-trust); sign it with `naiad env sign`"
         )
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        said = json.loads(data[:_LARGEST])
-        if said["format"] == _FORMAT:
-            by_key = {str(key): base64.b64decode(value, validate=True) for key, value in said["signatures"].items()}
-            return Signatures(str(said["sha256"]), by_key)
-    raise ExecutionEnvironmentError(f"{where} is refused: {place} is no signature; `naiad env sign` writes one")
+        value = json.loads(data[:_SIZE_LIMIT])
+        if value["format"] == _FORMAT:
+            by_key = {str(key): base64.b64decode(text, validate=True) for key, text in value["signatures"].items()}
+            return Signatures(str(value["sha256"]), by_key)
+    raise ExecutionEnvironmentError(f"{where} is refused: {place} is not a signature file; `naiad env sign` writes one")
 
 
 def list_signers(archive: Path, digest: str) -> tuple[str, ...]:
-    """Ids of the keys that say they signed an archive; nothing is checked, for people to look at."""
+    """Ids of the keys in an archive's `.sig` file, for display. The signatures are not verified."""
     place = archive.with_name(archive.name + SIGNATURE_SUFFIX)
     with contextlib.suppress(OSError, ExecutionEnvironmentError):
         found = read_signatures(place.read_bytes(), str(archive), str(place))
@@ -170,10 +170,10 @@ def list_signers(archive: Path, digest: str) -> tuple[str, ...]:
 
 
 def create_key(private: Path) -> str:
-    """Make a key: the private half goes to a file that only its owner can read; the public one is returned.
+    """Create a key pair: writes the private key to a file readable by its owner only, returns the public key.
 
     Raises:
-        ExecutionEnvironmentError: If the file is there already or cannot be written.
+        ExecutionEnvironmentError: If the file exists or cannot be written.
     """
     ed25519, serialization = _library()
     key = ed25519.Ed25519PrivateKey.generate()
@@ -182,7 +182,7 @@ def create_key(private: Path) -> str:
         descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ExecutionEnvironmentError(
-            f"{private} exists already: keys are not overwritten, as what was signed with one needs it for ever"
+            f"{private} exists already, and keys are never overwritten: existing signatures still need this key"
         ) from None
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot write {private}: {error.strerror or error}") from error
@@ -192,13 +192,13 @@ def create_key(private: Path) -> str:
 
 
 def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
-    """Sign an archive, beside the signatures of the same content that are there.
+    """Sign an archive; keeps existing signatures of the same content.
 
     Returns:
-        The file of signatures, and the key's id.
+        The signature file, and the id of the key.
 
     Raises:
-        ExecutionEnvironmentError: If the key cannot be used or the signature not be written.
+        ExecutionEnvironmentError: If the key cannot be read or the file cannot be written.
     """
     key = _private(private)
     target = archive.with_name(archive.name + SIGNATURE_SUFFIX)
@@ -206,7 +206,7 @@ def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
     by_key = {key_id: key.sign(_statement(digest))}
     with contextlib.suppress(OSError, ExecutionEnvironmentError):
         others = read_signatures(target.read_bytes(), str(archive), str(target))
-        # Signatures of what the archive was before are worth nothing.
+        # Signatures of an earlier content of the archive are dropped.
         by_key = {**others.by_key, **by_key} if others.digest == digest else by_key
     try:
         target.write_bytes(Signatures(digest, by_key).as_bytes())
@@ -223,7 +223,7 @@ def _private(path: Path) -> Any:
         raise ExecutionEnvironmentError(f"cannot read the key {path}: {error.strerror or error}") from error
     except (TypeError, ValueError) as error:
         raise ExecutionEnvironmentError(
-            f"{path} is no private key without a password: {error}; `naiad env keygen` makes one"
+            f"{path} is not a private key without a password: {error}; `naiad env keygen` makes one"
         ) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise ExecutionEnvironmentError(f"{path} is not an Ed25519 key; `naiad env keygen` makes one")
@@ -275,11 +275,11 @@ def _key(entry: Any, path: Path) -> tuple[str, bytes]:
 
 
 def _listed(names: Mapping[str, Any] | Iterator[str]) -> str:
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "no key"
 
 
 def _library() -> tuple[Any, Any]:
-    """Imported where it is needed: an extra, for those who sign."""
+    """The modules of `cryptography`, which only the extra `sign` installs."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -1,8 +1,10 @@
-"""Bringing one file from elsewhere: what is interrupted goes on where it stopped, also in another process.
+"""Downloading one file; an interrupted download is resumed, also by another process.
 
-HTTP is spoken here, with the standard library: a connection that breaks, a server that ignores ranges and a file that
-changes meanwhile are all answered by its status and headers, which fsspec's driver does not show. Everything else goes
-through fsspec.
+HTTP uses the standard library, because resuming needs the status and headers, which fsspec's driver does not expose:
+they tell a broken connection, a server without range requests, and a file that changed. Other schemes use fsspec.
+
+A JSON file beside the download contains the URI and version (such as an ETag) of its bytes. The download is resumed
+only if both match; otherwise it starts at byte 0.
 """
 
 from __future__ import annotations
@@ -35,27 +37,27 @@ _CHUNK = 1024 * 1024
 _TIME_LIMIT = 60.0
 _SMALL = 1 << 20
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each new attempt after one that brought nothing; then it is given up."""
+"""Seconds to wait after each attempt in a row that received no bytes; then the download fails."""
 
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TEMPORARY_ERRORS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NOT_FOUND = (404, 410)
 _RANGE_NOT_SATISFIABLE = 416
 _PARTIAL = 206
 
 
 class _InterruptedError(Exception):
-    """An attempt ended early; the next may go on."""
+    """An attempt failed temporarily; the next one may resume it."""
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenFile:
     """A remote file, opened for reading.
 
     Attributes:
-        stream: Its bytes.
-        offset: Where they begin.
-        total: Size of the whole file, None if it is not said.
-        version: Differs if the file does, empty if nothing tells.
+        stream: The bytes from `offset` on.
+        offset: Position of the first byte in the file.
+        total: Size of the whole file, None if unknown.
+        version: Value that changes with the file, such as an ETag; empty if unknown.
     """
 
     stream: IO[bytes]
@@ -67,17 +69,17 @@ class _Opened:
 def download(
     uri: str, into: Path, *, reporter: ProgressReporter, label: str = "", pauses: Sequence[float] | None = None
 ) -> None:
-    """Bring a file; only one caller at a time for one *into*.
+    """Download a file. Concurrent calls must not have the same *into*.
 
     Args:
-        uri: Where it is.
-        into: The file to write; what is there of an earlier attempt is gone on with if the remote file is the same.
-        reporter: Whoever shows progress.
-        label: The model it is for.
+        uri: The remote file.
+        into: The file to write. An earlier attempt in it is resumed if the remote file is unchanged.
+        reporter: Receives progress events.
+        label: Name of the model, for progress.
         pauses: Seconds before new attempts; `PAUSES` unless given.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be had; what came so far stays for the next attempt.
+        ExecutionEnvironmentError: If it cannot be downloaded; the received bytes stay for the next attempt.
     """
     into.parent.mkdir(parents=True, exist_ok=True)
     pauses = PAUSES if pauses is None else pauses
@@ -91,19 +93,19 @@ def download(
             fruitless = 0 if _size(into) > before else fruitless + 1
             if fruitless > len(pauses):
                 raise ExecutionEnvironmentError(
-                    f"cannot download the execution environment {shown(uri)}: {error}; tried {fruitless} times without "
-                    f"getting on from byte {before}; the next load goes on there"
+                    f"cannot download the execution environment {shown(uri)}: {error}; gave up after {fruitless} "
+                    f"attempts without progress at byte {before}; the next load resumes there"
                 ) from error
             pause = pauses[fruitless - 1] if fruitless else 0.0
-            _log.warning("downloading %s was interrupted at byte %d: %s; going on", shown(uri), _size(into), error)
+            _log.warning("downloading %s was interrupted at byte %d: %s; resuming", shown(uri), _size(into), error)
             time.sleep(pause)
 
 
 def read_small_file(uri: str) -> bytes | None:
-    """The content of a small file, None if it is not there.
+    """The content of a small remote file, None if it does not exist.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be read.
+        ExecutionEnvironmentError: If the file cannot be read.
     """
     try:
         with _open(uri, 0, "") as opened:
@@ -117,13 +119,13 @@ def read_small_file(uri: str) -> bytes | None:
 
 
 def read_version(uri: str) -> str:
-    """What differs if a remote file does, empty if nothing tells.
+    """A value that changes with a remote file, such as an ETag; empty if unknown.
 
     Raises:
-        ExecutionEnvironmentError: If it is not there or cannot be reached.
+        ExecutionEnvironmentError: If the file does not exist or cannot be reached.
     """
     try:
-        if not _is_http(uri):  # of what is stored its listing tells, without opening it
+        if not _is_http(uri):  # the metadata suffices; no need to open the file
             return _version(_stored(uri)[1])
         with _open(uri, 0, "") as opened:
             return opened.version
@@ -132,12 +134,12 @@ def read_version(uri: str) -> str:
 
 
 def _attempt(uri: str, into: Path, reporter: ProgressReporter, label: str) -> None:
-    note = metadata_path(into)
-    known = json_cache.read(note) or {}
-    have = _size(into) if known.get("uri") == shown(uri) and known.get("version") else 0
-    with _open(uri, have, str(known.get("version", ""))) as opened:
+    metadata = metadata_path(into)
+    known = json_cache.read(metadata) or {}
+    offset = _size(into) if known.get("uri") == shown(uri) and known.get("version") else 0
+    with _open(uri, offset, str(known.get("version", ""))) as opened:
         _check_space(uri, into, opened)
-        json_cache.write(note, {"uri": shown(uri), "version": opened.version})
+        json_cache.write(metadata, {"uri": shown(uri), "version": opened.version})
         total = opened.total or 0
         meter = ProgressMeter(
             reporter, step="downloading", label=label, path=Path(PurePosixPath(urlsplit(uri).path).name), total=total
@@ -150,11 +152,11 @@ def _attempt(uri: str, into: Path, reporter: ProgressReporter, label: str) -> No
 
 
 def metadata_path(part: Path) -> Path:
-    """The file beside a download that says which state of which remote file it is."""
+    """The JSON file beside a download, with the URI and version of its bytes."""
     return part.with_name(part.name + ".json")
 
 
-def _copy(opened: _Opened, file: BinaryIO, meter: ProgressMeter) -> None:
+def _copy(opened: _OpenFile, file: BinaryIO, meter: ProgressMeter) -> None:
     while data := _read(opened.stream):
         file.write(data)
         meter.advance(len(data))
@@ -165,11 +167,11 @@ def _copy(opened: _Opened, file: BinaryIO, meter: ProgressMeter) -> None:
 def _read(stream: IO[bytes]) -> bytes:
     try:
         return stream.read(_CHUNK)
-    except Exception as error:  # each driver of fsspec has errors of its own
+    except Exception as error:  # each driver of fsspec has its own exceptions
         raise _InterruptedError(f"{type(error).__name__}: {error}") from error
 
 
-def _check_space(uri: str, into: Path, opened: _Opened) -> None:
+def _check_space(uri: str, into: Path, opened: _OpenFile) -> None:
     needed = (opened.total or 0) - opened.offset
     free = shutil.disk_usage(into.parent).free
     if needed > free:
@@ -180,7 +182,7 @@ def _check_space(uri: str, into: Path, opened: _Opened) -> None:
 
 
 @contextmanager
-def _open(uri: str, offset: int, version: str) -> Iterator[_Opened]:
+def _open(uri: str, offset: int, version: str) -> Iterator[_OpenFile]:
     opened = _open_http(uri, offset, version) if _is_http(uri) else _open_stored(uri, offset, version)
     with contextlib.closing(opened.stream):
         yield opened
@@ -190,8 +192,8 @@ def _is_http(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def _open_http(uri: str, offset: int, version: str) -> _Opened:
-    # Compressed on the way it would be another file, without ranges that mean anything.
+def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
+    # With a content encoding, ranges would count bytes of the compressed form.
     headers = {"Accept-Encoding": "identity", "User-Agent": "naiad"}
     if offset:
         headers |= {"Range": f"bytes={offset}-", "If-Range": version}
@@ -201,42 +203,42 @@ def _open_http(uri: str, offset: int, version: str) -> _Opened:
     except urllib.error.HTTPError as error:
         with error:
             if error.code == _RANGE_NOT_SATISFIABLE and offset:
-                # All of it is here already; or more, and then it is another file.
+                # The download is complete already, or longer than the file; then it starts again.
                 if error.headers.get("Content-Range", "").endswith(f"*/{offset}"):
-                    return _Opened(io.BytesIO(), offset, offset, version)
+                    return _OpenFile(io.BytesIO(), offset, offset, version)
                 return _open_http(uri, 0, "")
-            raise _refused(uri, error) from error
+            raise _http_error(uri, error) from error
     except (OSError, http.client.HTTPException) as error:
         raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     start = offset if reply.status == _PARTIAL else 0
     length = reply.headers.get("Content-Length")
-    # A weak tag says that two files mean the same, not that they are the same.
+    # A weak ETag does not guarantee equal bytes (RFC 9110, 8.8.1), so it cannot be used in If-Range.
     tag = reply.headers.get("ETag", "")
-    told = tag if tag and not tag.startswith("W/") else reply.headers.get("Last-Modified", "")
-    return _Opened(cast("IO[bytes]", reply), start, int(length) + start if length else None, told)
+    version = tag if tag and not tag.startswith("W/") else reply.headers.get("Last-Modified", "")
+    return _OpenFile(cast("IO[bytes]", reply), start, int(length) + start if length else None, version)
 
 
-def _refused(uri: str, error: urllib.error.HTTPError) -> Exception:
-    said = f"the server answers {error.code} {error.reason}"
-    if error.code in _PASSING:
-        return _InterruptedError(said)
+def _http_error(uri: str, error: urllib.error.HTTPError) -> Exception:
+    status = f"the server answered {error.code} {error.reason}"
+    if error.code in _TEMPORARY_ERRORS:
+        return _InterruptedError(status)
     return ExecutionEnvironmentError(
-        f"cannot download the execution environment {shown(uri)}: {said}; check the address, and whether this server "
-        "may read it",
+        f"cannot download the execution environment {shown(uri)}: {status}; check the address and the "
+        "permissions of this server",
         code=Code.NOT_FOUND if error.code in _NOT_FOUND else None,
     )
 
 
-def _open_stored(uri: str, offset: int, version: str) -> _Opened:
+def _open_stored(uri: str, offset: int, version: str) -> _OpenFile:
     storage, info = _stored(uri)
     now, total = _version(info), info.get("size")
-    # Of more than there is nobody knows which part is right.
+    # A download longer than the file is not a part of it, so it starts again.
     start = offset if now == version and (total is None or offset <= total) else 0
-    return _Opened(_open_at(storage, start), start, total, now)
+    return _OpenFile(_open_at(storage, start), start, total, now)
 
 
 def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
-    """A file of an object store, and what that says of it."""
+    """A file of an object store with its metadata."""
     try:
         storage = open_storage(uri)
         with translate_storage_errors(f"cannot read {uri}"):
@@ -247,8 +249,8 @@ def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
         ) from error
     if info.get("type") == "directory":
         raise ExecutionEnvironmentError(
-            f"cannot use the execution environment {uri}: it is a folder, and from elsewhere only archives can be "
-            "used; pack it with `naiad env pack`"
+            f"cannot use the execution environment {uri}: it is a folder, and only archives can be "
+            "downloaded; pack it with `naiad env pack`"
         )
     return storage, info
 
@@ -257,13 +259,13 @@ def _open_at(storage: Storage, start: int) -> IO[bytes]:
     try:
         stream = storage.filesystem.open(storage.path, "rb")
         stream.seek(start)
-    except Exception as error:  # each driver has errors of its own
+    except Exception as error:  # each driver has its own exceptions
         raise _InterruptedError(f"{type(error).__name__}: {error}") from error
     return stream
 
 
 def _version(info: dict[str, Any]) -> str:
-    """What the storage says of the file that differs if the file does."""
+    """The metadata that changes with the file: tags, generation, times and size."""
     names = (
         "ETag",
         "etag",

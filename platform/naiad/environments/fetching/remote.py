@@ -1,10 +1,10 @@
-"""Archives that lie elsewhere: what their content must be, and bringing it here.
+"""Remote archives: their recorded digests, signatures and downloads.
 
-    <root>/remote/*.json      what a URI's content was when it was used first, and its signatures
-    <root>/downloads/*.part   a download, complete or not; removed once it is unpacked
+    <root>/remote/*.json      digest of a URI's content at its first use, and its signatures
+    <root>/downloads/*.part   a download, possibly incomplete; removed after unpacking
 
-A URI is trusted on first use: what it named then is what it names until somebody says otherwise, also if the file there
-changes. Whoever writes the digest behind it needs no such trust.
+A URI without `@sha256:` is trusted on first use: the digest of its content is recorded, and other content is rejected
+until `naiad env prefetch --accept-changed` forgets the record.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from naiad.errors import ExecutionEnvironmentError
 __all__ = ["RemoteArchives"]
 
 _log = logging.getLogger("naiad.environments")
-# Whoever is still downloading writes more often than this.
+# Seconds. A running download writes to its file far more often.
 _ABANDONED_AFTER = 86_400.0
 
 
 class RemoteArchives:
-    """What one store knows of archives elsewhere.
+    """The records and downloads of remote archives of one store.
 
     Args:
-        root: The store's folder.
-        reporter: Whoever shows progress.
+        root: Folder of the store.
+        reporter: Receives progress events.
     """
 
     def __init__(self, root: Path, reporter: ProgressReporter) -> None:
@@ -41,72 +41,74 @@ class RemoteArchives:
         self._reporter = reporter
 
     def recorded_digest(self, uri: str) -> str:
-        """The digest that a URI's content had when it was used first, empty if it never was."""
+        """The digest of a URI's content at its first use, empty before that."""
         return str((json_cache.read(self._record(uri)) or {}).get("digest", ""))
 
     def digest_if_unchanged(self, uri: str, version: str) -> str:
-        """The digest that the content of a URI has if it is still in the state in which it was recorded, else empty."""
+        """The recorded digest if the URI still has the recorded version, else empty."""
         known = json_cache.read(self._record(uri)) or {}
         return str(known.get("digest", "")) if version and known.get("version") == version else ""
 
     def record(self, uri: str, digest: str, version: str = "") -> None:
-        """Remember what a URI names from now on, or names in one state.
+        """Record the digest of a URI, optionally of one version of it.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If the record cannot be written.
         """
-        said = {"uri": shown(uri), "digest": digest, "version": version, "time": time.time()}
-        json_cache.write(self._record(uri), said)
+        record = {"uri": shown(uri), "digest": digest, "version": version, "time": time.time()}
+        json_cache.write(self._record(uri), record)
 
     def forget(self, uri: str) -> None:
-        """Let a URI name something else the next time."""
+        """Delete the record of a URI, so that its next content is accepted."""
         self._record(uri).unlink(missing_ok=True)
 
     def read_signatures_file(self, uri: str) -> bytes | None:
-        """What the file of signatures beside an archive holds, kept here so that a second start needs no network.
+        """The `.sig` file of a URI, None if it does not exist. A copy is kept, so that later starts need no network.
 
         Raises:
-            ExecutionEnvironmentError: If it cannot be read.
+            ExecutionEnvironmentError: If the file cannot be read.
         """
-        kept = self._record(uri).with_suffix(SIGNATURE_SUFFIX)
+        copy = self._record(uri).with_suffix(SIGNATURE_SUFFIX)
         try:
-            return kept.read_bytes()
+            return copy.read_bytes()
         except OSError:
             pass
         from naiad.environments.fetching.download import (
-            read_small_file,  # HTTP, which most servers do not need for this
+            read_small_file,  # imports HTTP, which most servers do not need
         )
 
         found = read_small_file(signature_uri(uri))
         if found is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(found)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(found)
         return found
 
     def forget_signatures(self, uri: str) -> None:
-        """Look for the signatures again the next time."""
+        """Delete the copy of the signatures, so that they are downloaded again."""
         self._record(uri).with_suffix(SIGNATURE_SUFFIX).unlink(missing_ok=True)
 
     @contextmanager
     def exclusive(self, uri: str, label: str) -> Iterator[None]:
-        """Nobody else brings this URI's content meanwhile, in any process."""
+        """A lock on downloading this URI, across processes."""
         path = self._part(uri).with_suffix(".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            from filelock import FileLock  # here, as a start with what is there already needs none
+            from filelock import FileLock  # here: a start whose environments are all unpacked needs no lock
 
             lock = FileLock(path, thread_local=False)
             try:
                 lock.acquire(timeout=0)
             except TimeoutError:
                 _log.info(
-                    "waiting for %s%s: it is being downloaded already", shown(uri), f" of '{label}'" if label else ""
+                    "waiting for %s%s: another process or thread is downloading it",
+                    shown(uri),
+                    f" of '{label}'" if label else "",
                 )
                 lock.acquire()
         except OSError as error:
             raise ExecutionEnvironmentError(
                 f"cannot download {shown(uri)} into {path.parent}: {error.strerror or error}; choose another folder "
-                "for the store of environments or mend its permissions"
+                "for the store of environments or correct its permissions"
             ) from error
         try:
             yield
@@ -115,7 +117,7 @@ class RemoteArchives:
 
     @contextmanager
     def downloaded(self, uri: str, label: str) -> Iterator[Path]:
-        """The archive, here while the context lasts if all goes well; a download that fails is gone on with later."""
+        """Download a URI; the file is deleted when the context exits. A failed download is resumed by the next call."""
         from naiad.environments.fetching.download import download, metadata_path
 
         part = self._part(uri)
@@ -128,7 +130,7 @@ class RemoteArchives:
             metadata_path(part).unlink(missing_ok=True)
 
     def stale_downloads(self) -> list[Path]:
-        """Parts of downloads with which nobody went on for a day."""
+        """Incomplete downloads that were not resumed for a day."""
         limit = time.time() - _ABANDONED_AFTER
         parts = (self._root / "downloads").glob("*.part")
         return [part for part in parts if part.stat().st_mtime < limit]
@@ -141,6 +143,6 @@ class RemoteArchives:
 
 
 def signature_uri(uri: str) -> str:
-    """Where the signatures of an archive elsewhere are: the query of a signed link stays behind the path."""
+    """The URI of an archive's `.sig` file: the suffix goes behind the path and before any query."""
     path, mark, query = uri.partition("?")
     return f"{path}{SIGNATURE_SUFFIX}{mark}{query}"
