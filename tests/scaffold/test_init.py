@@ -14,7 +14,7 @@ import tritonclient.http as httpclient
 from naiad.config.model.text import parse_text
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
-from naiad.scaffold.signature import Form, of_docstring, of_hint
+from naiad.scaffold.signature import PythonForm, of_docstring, of_hint
 from naiad.scaffold.templates import function_model
 from support.server import ServerProcess
 
@@ -136,7 +136,7 @@ def test_nothing_is_ever_replaced_and_nothing_is_written_by_half(tmp_path, kind)
     code, out, err = naiad("init", kind, "mine", cwd=tmp_path)
 
     assert (code, out) == (1, "")
-    assert "nothing was written, as these are there already: " in err
+    assert "cannot write: these files exist: " in err
     assert not lost.exists()
     assert all(path.read_bytes() == content for path, content in before.items() if path != lost)
 
@@ -146,30 +146,30 @@ def test_names_that_folders_of_a_repository_cannot_have_are_refused(tmp_path, na
     code, _, err = naiad("init", "model", "--", name, cwd=tmp_path)
 
     assert code == 1
-    assert f"'{name}' is no name of a model" in err
+    assert f"cannot create a model named '{name}': a name has" in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
-        ("int", (Datatype.INT64, (1,), Form.SCALAR)),
-        ("float", (Datatype.FP64, (1,), Form.SCALAR)),
-        ("bool", (Datatype.BOOL, (1,), Form.SCALAR)),
-        ("str", (Datatype.BYTES, (1,), Form.TEXT)),
-        ("bytes", (Datatype.BYTES, (1,), Form.SCALAR)),
-        ("Optional[str]", (Datatype.BYTES, (1,), Form.TEXT)),
-        ("int | None", (Datatype.INT64, (1,), Form.SCALAR)),
-        ("'list[float]'", (Datatype.FP64, (-1,), Form.LIST)),
-        ("typing.List[str]", (Datatype.BYTES, (-1,), Form.TEXTS)),
-        ("Sequence[Sequence[int]]", (Datatype.INT64, (-1, -1), Form.LIST)),
-        ("tuple[int, ...]", (Datatype.INT64, (-1,), Form.LIST)),
-        ("np.ndarray", (Datatype.FP32, (-1,), Form.ARRAY)),
-        ("NDArray[np.int16]", (Datatype.INT16, (-1,), Form.ARRAY)),
-        ("np.ndarray[Any, np.dtype[np.uint8]]", (Datatype.UINT8, (-1,), Form.ARRAY)),
-        ("npt.NDArray[np.bool_]", (Datatype.BOOL, (-1,), Form.ARRAY)),
-        ("np.float32", (Datatype.FP32, (1,), Form.SCALAR)),
-        ("Annotated[float, 'm']", (Datatype.FP64, (1,), Form.SCALAR)),
+        ("int", (Datatype.INT64, (1,), PythonForm.SCALAR)),
+        ("float", (Datatype.FP64, (1,), PythonForm.SCALAR)),
+        ("bool", (Datatype.BOOL, (1,), PythonForm.SCALAR)),
+        ("str", (Datatype.BYTES, (1,), PythonForm.TEXT)),
+        ("bytes", (Datatype.BYTES, (1,), PythonForm.SCALAR)),
+        ("Optional[str]", (Datatype.BYTES, (1,), PythonForm.TEXT)),
+        ("int | None", (Datatype.INT64, (1,), PythonForm.SCALAR)),
+        ("'list[float]'", (Datatype.FP64, (-1,), PythonForm.LIST)),
+        ("typing.List[str]", (Datatype.BYTES, (-1,), PythonForm.TEXTS)),
+        ("Sequence[Sequence[int]]", (Datatype.INT64, (-1, -1), PythonForm.LIST)),
+        ("tuple[int, ...]", (Datatype.INT64, (-1,), PythonForm.LIST)),
+        ("np.ndarray", (Datatype.FP32, (-1,), PythonForm.ARRAY)),
+        ("NDArray[np.int16]", (Datatype.INT16, (-1,), PythonForm.ARRAY)),
+        ("np.ndarray[Any, np.dtype[np.uint8]]", (Datatype.UINT8, (-1,), PythonForm.ARRAY)),
+        ("npt.NDArray[np.bool_]", (Datatype.BOOL, (-1,), PythonForm.ARRAY)),
+        ("np.float32", (Datatype.FP32, (1,), PythonForm.SCALAR)),
+        ("Annotated[float, 'm']", (Datatype.FP64, (1,), PythonForm.SCALAR)),
         ("dict[str, int]", None),
         ("tuple[int, str]", None),
         ("Frame", None),
@@ -186,11 +186,11 @@ def test_hints_say_what_a_tensor_is(hint, expected):
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ("float", (Datatype.FP64, (1,), Form.SCALAR)),
-        ("float, optional", (Datatype.FP64, (1,), Form.SCALAR)),
-        ("list of str", (Datatype.BYTES, (-1,), Form.TEXTS)),
-        ("np.ndarray of float64, shape (n, 3)", (Datatype.FP64, (-1, 3), Form.ARRAY)),
-        ("array_like, shape=(4,), dtype=int32", (Datatype.INT32, (4,), Form.ARRAY)),
+        ("float", (Datatype.FP64, (1,), PythonForm.SCALAR)),
+        ("float, optional", (Datatype.FP64, (1,), PythonForm.SCALAR)),
+        ("list of str", (Datatype.BYTES, (-1,), PythonForm.TEXTS)),
+        ("np.ndarray of float64, shape (n, 3)", (Datatype.FP64, (-1, 3), PythonForm.ARRAY)),
+        ("array_like, shape=(4,), dtype=int32", (Datatype.INT32, (4,), PythonForm.ARRAY)),
         ("the thing to look at", None),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_docstring_takes_the_place_of_hints(tmp_path, docstring):
     scaffold = function(tmp_path, source)
 
     assert tensors(scaffold)[0] == {"x": ("FP64", [-1, 3], False), "y": ("INT64", [1], False)}
-    assert any("does not say what it returns" in note for note in scaffold.notes)
+    assert any("has no return type" in note for note in scaffold.notes)
 
 
 def test_without_any_word_a_parameter_is_an_array_and_a_note_says_so(tmp_path):
@@ -225,7 +225,7 @@ def test_without_any_word_a_parameter_is_an_array_and_a_note_says_so(tmp_path):
         {"x": ("FP32", [-1], False), "n": ("INT64", [1], True), "deep": ("BOOL", [1], True)},
         {"result": ("FP64", [1])},
     )
-    assert "'x' has no type hint: taken for an array of float32, see config.pbtxt" in scaffold.notes
+    assert "'x' has no type hint: assumed an array of float32, see config.pbtxt" in scaffold.notes
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ def test_fields_of_a_record_are_outputs_of_their_names(tmp_path, record, result)
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def g(x: int): ...", "defines no function 'f'; its functions: g"),
+        ("def g(x: int): ...", "its functions are: g"),
         ("async def f(x: int): ...", "'f' is async; name a plain function that calls it"),
-        ("def f(x: int):\n    yield x", "'f' is a generator, and a request has one answer"),
+        ("def f(x: int):\n    yield x", "'f' is a generator, and a request has one response"),
         ("class f: ...", "'f' is a class; name a function that uses it"),
         ("from other import f", "'f' is imported there; name it as other:f"),
-        ("def f(): ...", "'f' takes nothing, and a request has at least one input"),
-        ("def f(*x: int): ...", "'f' takes *x, and inputs have names; take a list instead"),
-        ("def f(x: Frame): ...", "'f': 'x: Frame' can be no tensor; inputs are int, float"),
-        ("def f(x: int) -> dict: ...", "'f' returns 'dict', which can be no tensor; outputs are int"),
+        ("def f(): ...", "'f': it has no parameters, and a request has at least one input"),
+        ("def f(*x: int): ...", "'f': *x has no name for an input; use a parameter with a list"),
+        ("def f(x: Frame): ...", "'f': 'x: Frame' is not a tensor; supported types are int, float"),
+        ("def f(x: int) -> dict: ...", "'f': it returns 'dict', which is not a tensor; supported types are int"),
         ("def f(x: int", "cannot read module 'module' from"),
     ],
 )
@@ -279,9 +279,9 @@ def test_a_function_that_no_request_can_call_is_refused_with_its_place(tmp_path,
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("pricing", "--from 'pricing' names no function; write it as package.module:function"),
-        ("nowhere.at:all", "there is no module 'nowhere' (looked for 'nowhere' in "),
-        ("itertools:chain", "there is no module 'itertools'"),
+        ("pricing", "cannot read --from 'pricing': expected package.module:function"),
+        ("nowhere.at:all", "cannot find module 'nowhere': no 'nowhere' in "),
+        ("itertools:chain", "cannot find module 'itertools'"),
     ],
 )
 def test_a_function_that_is_not_there_is_refused(tmp_path, named, message):
@@ -295,7 +295,7 @@ def test_an_installed_function_is_imported_and_not_copied():
     scaffold = function_model("m", "models", "posixpath:basename", sys.path)
 
     assert [name for name in scaffold.files if name.startswith("models/m/1/")] == ["models/m/1/model.py"]
-    assert any("is installed: the model's environment needs it, too" in note for note in scaffold.notes)
+    assert any("is installed here: the model's environment needs it, too" in note for note in scaffold.notes)
 
 
 def test_the_code_of_a_function_is_found_without_running_it(tmp_path):

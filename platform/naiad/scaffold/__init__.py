@@ -1,1 +1,1 @@
-"""First files of a model, a shared backend or a recipe: written once, to be changed by whoever asked for them."""
+"""`naiad init`: writes the first files of a model, a shared backend or a recipe, for its author to change."""

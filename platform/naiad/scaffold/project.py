@@ -1,4 +1,4 @@
-"""Writing the first files of something into a project's folder, without ever replacing one."""
+"""Writes the first files of a model, backend or recipe into a project's folder; never replaces a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """What is to be written.
+    """Files to write, and what to tell their author.
 
     Attributes:
-        files: Contents by path below the project's folder.
-        commands: What to run next, in order.
-        notes: What was taken for granted, to be checked by the reader.
+        files: Contents, by path below the project's folder.
+        commands: Commands to run next, in order.
+        notes: Assumptions, to be checked by the author.
     """
 
     files: Mapping[str, str | bytes]
@@ -30,39 +30,40 @@ class Scaffold:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse a name that no folder of a repository may have.
+    """Reject a name that is not a valid folder name of a repository.
 
     Raises:
-        ScaffoldError: With the rule.
+        ScaffoldError: If the name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ScaffoldError(
-            f"'{name}' is no name of a {what}: use letters, digits, '_', '-' and '.', and none of the last two first"
+            f"cannot create a {what} named '{name}': a name has letters, digits, '_', '-' and '.', and does not start "
+            "with '-' or '.'"
         )
 
 
 def identifier(name: str) -> str:
-    """A name as it may stand in one of a Python module."""
+    """The name with characters that a Python module's name cannot have replaced by `_`."""
     return re.sub(r"\W", "_", name)
 
 
 def write(scaffold: Scaffold, root: Path) -> list[Path]:
-    """Write all files, or none if one of them is there already; the files, in order.
+    """Write all files, or none if one of them exists; returns their paths.
 
     Raises:
-        ScaffoldError: If it cannot be done.
+        ScaffoldError: If a file exists or cannot be written.
     """
     targets = {root / name: content for name, content in scaffold.files.items()}
     existing = [str(path) for path in targets if path.exists() or path.is_symlink()]
     if existing:
         raise ScaffoldError(
-            f"nothing was written, as these are there already: {', '.join(existing)}; "
-            "choose another name, or another folder with --directory"
+            f"cannot write: these files exist: {', '.join(existing)}; choose another name, or another folder with "
+            "--directory"
         )
     for path, content in targets.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # "x": what somebody wrote since is not replaced either.
+            # "x": a file that was created since the check is not replaced either.
             with path.open("xb") as file:
                 file.write(content if isinstance(content, bytes) else content.encode())
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Finding a function's source without importing it, and what of it travels with the model."""
+"""Finds a function's source without importing it, and the files that the model needs to import it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from naiad.errors import ScaffoldError
 
-__all__ = ["Found", "find_function"]
+__all__ = ["FunctionSource", "find_function"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A function's source.
+class FunctionSource:
+    """The source of a function.
 
     Attributes:
-        module: Its module, as it is imported.
-        function: Its definition.
-        tree: The whole module.
-        path: Its file.
-        files: What has to lie beside the model's code for it to be imported, by path there; empty if it is installed.
+        module: Name of the module, as it is imported.
+        function: Syntax tree of the function.
+        tree: Syntax tree of the module.
+        path: File of the module.
+        files: Contents of the files to copy beside the model's code, by path there; empty for an installed module.
     """
 
     module: str
@@ -34,26 +34,30 @@ class Found:
     files: dict[str, bytes]
 
 
-def find_function(named: str, search: Sequence[str]) -> Found:
+def find_function(named: str, search: Sequence[str]) -> FunctionSource:
     """The source of `package.module:function`.
 
     Args:
         named: Module and function.
-        search: Folders, as in `sys.path`.
+        search: Folders to search, as in `sys.path`.
 
     Raises:
-        ScaffoldError: If there is no such function, or none that one request could call.
+        ScaffoldError: If the function does not exist, or its source is missing, or one call cannot serve a request.
     """
     module, colon, name = named.partition(":")
     if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ScaffoldError(f"--from '{named}' names no function; write it as package.module:function")
+        raise ScaffoldError(f"cannot read --from '{named}': expected package.module:function")
     path = _source_of(module, search)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError) as error:
         raise ScaffoldError(f"cannot read module '{module}' from {path}: {error}") from error
-    return Found(
-        module=module, function=_function(tree, name, module, path), tree=tree, path=path, files=_carried(module, path)
+    return FunctionSource(
+        module=module,
+        function=_function(tree, name, module, path),
+        tree=tree,
+        path=path,
+        files=_copied_files(module, path),
     )
 
 
@@ -62,14 +66,18 @@ def _source_of(module: str, search: Sequence[str]) -> Path:
     origin: str | None = None
     for depth, part in enumerate(module.split("."), 1):
         prefix = ".".join(module.split(".")[:depth])
-        # Not `importlib.util.find_spec`: that runs the packages on the way.
+        # `importlib.util.find_spec` would import the parent packages; PathFinder imports nothing.
         spec = PathFinder.find_spec(prefix, places) if places else None
         if spec is None:
             where = ", ".join(place or "." for place in places or search)
-            raise ScaffoldError(f"there is no module '{prefix}' (looked for '{part}' in {where}); start in its folder")
+            raise ScaffoldError(
+                f"cannot find module '{prefix}': no '{part}' in {where}; run the command in the module's folder"
+            )
         places, origin = spec.submodule_search_locations, spec.origin
     if origin is None or not origin.endswith(".py"):
-        raise ScaffoldError(f"module '{module}' ({origin or 'a folder without __init__.py'}) has no source to read")
+        raise ScaffoldError(
+            f"cannot read module '{module}': {origin or 'a folder without __init__.py'} is not Python source"
+        )
     return Path(origin)
 
 
@@ -79,39 +87,45 @@ def _function(tree: ast.Module, name: str, module: str, path: Path) -> ast.Funct
             case ast.FunctionDef() if node.name == name:
                 if any(isinstance(inside, ast.Yield | ast.YieldFrom) for inside in ast.walk(node)):
                     raise ScaffoldError(
-                        f"{path}:{node.lineno}: '{name}' is a generator, and a request has one answer; return a list, "
-                        "or see examples/decoupled_repeat"
+                        f"cannot serve {path}:{node.lineno}: '{name}' is a generator, and a request has one response; "
+                        "return a list, or see examples/decoupled_repeat"
                     )
                 return node
             case ast.AsyncFunctionDef() if node.name == name:
-                raise ScaffoldError(f"{path}:{node.lineno}: '{name}' is async; name a plain function that calls it")
+                raise ScaffoldError(
+                    f"cannot serve {path}:{node.lineno}: '{name}' is async; name a plain function that calls it"
+                )
             case ast.ClassDef() if node.name == name:
-                raise ScaffoldError(f"{path}:{node.lineno}: '{name}' is a class; name a function that uses it")
-            case ast.ImportFrom(module=str(source), level=0) if any((a.asname or a.name) == name for a in node.names):
-                raise ScaffoldError(f"{path}:{node.lineno}: '{name}' is imported there; name it as {source}:{name}")
+                raise ScaffoldError(
+                    f"cannot serve {path}:{node.lineno}: '{name}' is a class; name a function that uses it"
+                )
+            case ast.ImportFrom(module=str(origin), level=0) if any((a.asname or a.name) == name for a in node.names):
+                raise ScaffoldError(
+                    f"cannot serve {path}:{node.lineno}: '{name}' is imported there; name it as {origin}:{name}"
+                )
             case _:
                 continue
     known = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef)) or "none"
-    raise ScaffoldError(f"module '{module}' ({path}) defines no function '{name}'; its functions: {known}")
+    raise ScaffoldError(f"cannot find function '{name}' in module '{module}' ({path}); its functions are: {known}")
 
 
-def _carried(module: str, path: Path) -> dict[str, bytes]:
-    """The module's own files, and those beside it that they import; nothing of what is installed."""
+def _copied_files(module: str, path: Path) -> dict[str, bytes]:
+    """The files of the module, and of the modules beside it that it imports; none for an installed module."""
     if _is_installed(path):
         return {}
     root = path.parents[module.count(".") + (path.name == "__init__.py")]
-    carried: dict[str, bytes] = {}
-    waiting, seen = [module.split(".", maxsplit=1)[0]], set[str]()
-    while waiting:
-        top = waiting.pop()
+    copied: dict[str, bytes] = {}
+    pending, seen = [module.split(".", maxsplit=1)[0]], set[str]()
+    while pending:
+        top = pending.pop()
         if top in seen:
             continue
         seen.add(top)
         for file in _files_of(root, top):
-            carried[str(file.relative_to(root))] = file.read_bytes()
+            copied[str(file.relative_to(root))] = file.read_bytes()
             if file.suffix == ".py":
-                waiting += _imported(file)
-    return dict(sorted(carried.items()))
+                pending += _imported(file)
+    return dict(sorted(copied.items()))
 
 
 def _files_of(root: Path, top: str) -> Iterator[Path]:

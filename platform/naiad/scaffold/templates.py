@@ -1,4 +1,8 @@
-"""Configuration, client and test of a model, as text."""
+"""The files that `naiad init` writes: models, shared backends and recipes, each with its texts.
+
+A model comes with a configuration, a client and a test, which share example inputs; a backend comes with a model that
+uses it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
 from naiad.scaffold.project import Scaffold, check_name, identifier
-from naiad.scaffold.signature import Form, Parameter, Result, Signature, Tensor, read_signature
-from naiad.scaffold.source import Found, find_function
+from naiad.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
+from naiad.scaffold.source import FunctionSource, find_function
 
 __all__ = ["backend", "function_model", "plain_model", "recipe"]
 
-_ANY_SIZE = 3
-"""How many examples an axis of any size gets."""
+_EXAMPLE_SIZE = 3
+"""Size of an example input along a dimension of any size."""
 
-_CLIENT = '''"""Ask {name} once, and print what it answers."""
+_CLIENT = '''"""Send one request to {name}, and print the response."""
 
 import argparse
 
@@ -29,7 +33,7 @@ INPUTS = {{
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="localhost:8000", help="where the server answers HTTP")
+    parser.add_argument("--url", default="localhost:8000", help="address of the server's HTTP port")
     url = parser.parse_args().url
 
     inputs = [
@@ -68,7 +72,7 @@ def test_{identifier}_answers():
 
 
 def config(name: str, signature: Signature, max_batch_size: int, backend: str = "python") -> str:
-    """The configuration of a model with these inputs and outputs."""
+    """The text of a model's config.pbtxt."""
     lines = [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {max_batch_size}"]
     for one in signature.parameters:
         more = " optional: true" if one.optional else ""
@@ -80,7 +84,7 @@ def config(name: str, signature: Signature, max_batch_size: int, backend: str = 
 
 
 def client(name: str, signature: Signature, *, is_batched: bool) -> str:
-    """A program that asks a model once, with examples of its inputs."""
+    """The text of a program that sends one request with example inputs."""
     return _CLIENT.format(
         name=name,
         examples="\n".join(
@@ -93,7 +97,7 @@ def client(name: str, signature: Signature, *, is_batched: bool) -> str:
 def file_of_tests(
     name: str, repository: str, signature: Signature, *, is_batched: bool, backends: str = "", identifier: str = ""
 ) -> str:
-    """A test of a model with the same examples."""
+    """The text of a test of the model, with the client's example inputs."""
     names = ", ".join(f'"{name}"' for name in sorted(one.name for one in signature.results))
     return _TEST.format(
         name=name,
@@ -107,7 +111,7 @@ def file_of_tests(
 
 
 def _required(signature: Signature) -> Iterable[Parameter]:
-    """What a request cannot do without; one input at least."""
+    """The inputs that a request must have; the first input if all are optional."""
     return [one for one in signature.parameters if not one.optional] or signature.parameters[:1]
 
 
@@ -116,8 +120,8 @@ def _entry(tensor: Parameter | Result) -> str:
     return f'name: "{tensor.name}" data_type: {tensor.tensor.datatype.config_name} dims: [ {dims} ]'
 
 
-def _example(tensor: Tensor, is_batched: bool) -> str:  # noqa: FBT001
-    sizes = [1] * is_batched + [_ANY_SIZE if size < 0 else size for size in tensor.dims]
+def _example(tensor: TensorType, is_batched: bool) -> str:  # noqa: FBT001 - both callers pass a variable of this name
+    sizes = [1] * is_batched + [_EXAMPLE_SIZE if size < 0 else size for size in tensor.dims]
     if tensor.datatype is Datatype.BYTES:
         return f'np.full({_shape(sizes)}, "text", dtype=object)'
     kind = "bool_" if tensor.datatype is Datatype.BOOL else tensor.datatype.numpy
@@ -128,32 +132,32 @@ def _shape(sizes: list[int]) -> str:
     return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
-_PLAIN = '''"""Doubles numbers: the place for a model's own work."""
+_DOUBLING_MODEL = '''"""Doubles numbers; replace this with the model's own code."""
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        # Once, before any request: load weights from args["model_repository"] here.
+        # Called once, before any request: load weights from args["model_repository"] here.
         self._factor = 2
 
     def execute(self, requests):
-        # Several requests may come at once; each gets one response, in their order.
-        return [self._answer(request) for request in requests]
+        # The server may pass several requests; return one response for each, in the same order.
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request):
+    def _respond(self, request):
         numbers = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", numbers * self._factor)])
 '''
 
-_CALLING = '''"""Serves `{module}.{function}`: each request is one call of it."""
+_FUNCTION_MODEL = '''"""Serves `{module}.{function}`: each request is one call of it."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from {module} import {function}
 
-# From an input's array to what the function takes.
+# Converts the array of an input to the function's parameter.
 PARAMETERS = {{
 {parameters}
 }}
@@ -161,10 +165,10 @@ PARAMETERS = {{
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request):
-        # An optional input that a request leaves out is left to the function's default.
+    def _respond(self, request):
+        # For an optional input that the request does not have, the function uses its default.
         given = {{tensor.name(): PARAMETERS[tensor.name()](tensor.as_numpy()) for tensor in request.inputs()}}
         result = {function}({arguments})
         return pb_utils.InferenceResponse(
@@ -174,40 +178,44 @@ class TritonPythonModel:
         )
 '''
 
-_READ = {
-    Form.SCALAR: "lambda array: array.item()",
-    Form.TEXT: "lambda array: array.item().decode()",
-    Form.LIST: "lambda array: array.tolist()",
-    Form.TEXTS: "lambda array: [text.decode() for text in array]",
-    Form.ARRAY: "lambda array: array",
+_CONVERTERS = {
+    PythonForm.SCALAR: "lambda array: array.item()",
+    PythonForm.TEXT: "lambda array: array.item().decode()",
+    PythonForm.LIST: "lambda array: array.tolist()",
+    PythonForm.TEXTS: "lambda array: [text.decode() for text in array]",
+    PythonForm.ARRAY: "lambda array: array",
 }
 
 
 def plain_model(name: str, repository: str) -> Scaffold:
-    """A model that doubles numbers, in batches."""
+    """The files of a model that doubles numbers, in batches."""
     check_name(name, "model")
-    numbers = Tensor(datatype=Datatype.FP32, dims=(-1,), form=Form.ARRAY)
+    numbers = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
     signature = Signature(
         parameters=(Parameter(name="INPUT", tensor=numbers),), results=(Result(name="OUTPUT", tensor=numbers),)
     )
-    return _scaffold(name, repository, signature, {"1/model.py": _PLAIN}, max_batch_size=8)
+    return _scaffold(name, repository, signature, {"1/model.py": _DOUBLING_MODEL}, max_batch_size=8)
 
 
 def function_model(name: str, repository: str, named: str, search: Sequence[str]) -> Scaffold:
-    """A model that calls `package.module:function`.
+    """The files of a model that calls `package.module:function`.
 
     Raises:
-        ScaffoldError: If there is no such function, or it cannot be called by requests.
+        ScaffoldError: If the name is invalid, or the function does not exist or cannot serve requests.
     """
     check_name(name, "model")
-    found = find_function(named, search)
-    taken = {"model.py", "triton_python_backend_utils.py"} & set(found.files)
+    source = find_function(named, search)
+    taken = {"model.py", "triton_python_backend_utils.py"} & set(source.files)
     if taken:
-        raise ScaffoldError(f"{found.path}: beside a model's code, {min(taken)} is something else; rename it")
-    signature = read_signature(found)
-    code = {f"1/{file}": content for file, content in found.files.items()}
-    notes = [*signature.notes, _origin(found, repository, name)]
-    return _scaffold(name, repository, signature, {"1/model.py": _calling(found, signature), **code}, notes=notes)
+        raise ScaffoldError(
+            f"cannot copy {source.path}: {min(taken)} has another meaning beside a model's code; rename it"
+        )
+    signature = read_signature(source)
+    code = {f"1/{file}": content for file, content in source.files.items()}
+    notes = [*signature.notes, _origin(source, repository, name)]
+    return _scaffold(
+        name, repository, signature, {"1/model.py": _function_model_code(source, signature), **code}, notes=notes
+    )
 
 
 def _scaffold(
@@ -231,9 +239,9 @@ def _scaffold(
     return Scaffold(files=files, commands=commands, notes=tuple(notes))
 
 
-def _calling(found: Found, signature: Signature) -> str:
+def _function_model_code(source: FunctionSource, signature: Signature) -> str:
     positional = [one for one in signature.parameters if one.positional]
-    # Taken out of `given`, as names of theirs the function does not know.
+    # A positional-only parameter cannot be passed by name, so it is removed from `given` and passed by position.
     arguments = [f'given.pop("{one.name}")' for one in positional if not one.optional]
     if any(one.optional for one in positional):
         arguments.append(
@@ -241,18 +249,18 @@ def _calling(found: Found, signature: Signature) -> str:
             + " ".join(f'"{one.name}",' for one in positional if one.optional)
             + ") if name in given]"
         )
-    return _CALLING.format(
-        module=found.module,
-        function=found.function.name,
-        parameters="\n".join(f'    "{one.name}": {_READ[one.tensor.form]},' for one in signature.parameters),
+    return _FUNCTION_MODEL.format(
+        module=source.module,
+        function=source.function.name,
+        parameters="\n".join(f'    "{one.name}": {_CONVERTERS[one.tensor.form]},' for one in signature.parameters),
         arguments=", ".join([*arguments, "**given"]),
-        results="\n".join(f"                {_written(one)}," for one in signature.results),
+        results="\n".join(f"                {_output_code(one)}," for one in signature.results),
     )
 
 
-def _written(result: Result) -> str:
+def _output_code(result: Result) -> str:
     value, tensor = f"result{result.part}", result.tensor
-    if tensor.form in {Form.SCALAR, Form.TEXT}:
+    if tensor.form in {PythonForm.SCALAR, PythonForm.TEXT}:
         value = f"[{value}]"
     dtype = "object" if tensor.datatype is Datatype.BYTES else f"np.{tensor.datatype.numpy}"
     return f'pb_utils.Tensor("{result.name}", np.asarray({value}, dtype={_numpy_name(dtype)}))'
@@ -262,13 +270,14 @@ def _numpy_name(dtype: str) -> str:
     return "np.bool_" if dtype == "np.bool" else dtype
 
 
-def _origin(found: Found, repository: str, name: str) -> str:
-    if found.files:
-        return f"{found.path} and what it imports from there were copied into {repository}/{name}/1: edit them there"
-    return f"'{found.module}' is installed: the model's environment needs it, too (without one that is naiad's own)"
+def _origin(source: FunctionSource, repository: str, name: str) -> str:
+    if source.files:
+        copied_to = f"{repository}/{name}/1"
+        return f"{source.path} and the modules it imports from there were copied into {copied_to}: edit them there"
+    return f"'{source.module}' is installed here: the model's environment needs it, too (by default naiad's own)"
 
 
-_CODE = '''"""Models of this backend are a prefix: one `model.py` for all of them, a file of its own for each."""
+_CODE = '''"""Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""
 
 import json
 from pathlib import Path
@@ -280,42 +289,42 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
-        # What all its models have; no config.pbtxt has to repeat it.
+        # The inputs and outputs of all its models, so that no config.pbtxt repeats them.
         config.add_input({{"name": "TEXT", "data_type": "TYPE_STRING", "dims": [-1]}})
         config.add_output({{"name": "ANSWER", "data_type": "TYPE_STRING", "dims": [-1]}})
         return config
 
     def initialize(self, args):
-        # The directory of the version that is served, not that of this file.
+        # The directory of the model's version; this file is in the backend's directory.
         path = Path(pb_utils.get_model_dir(), "{name}.json")
         if not path.exists():
             raise ValueError(f"a model of {name} needs '{{path}}' with a \\"prefix\\"")
         self._prefix = json.loads(path.read_text(encoding="utf-8"))["prefix"]
 
     def execute(self, requests):
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request):
+    def _respond(self, request):
         texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
         answers = np.array([self._prefix + text.decode() for text in texts], dtype=object)
         return pb_utils.InferenceResponse([pb_utils.Tensor("ANSWER", answers)])
 '''
 
-_MANIFEST = """# What all models of this backend need; both keys are optional.
+_MANIFEST = """# Requirements of all models of this backend; both keys are optional.
 requires-python = ">=3.8"
 # environment = "env.tar.zst"   # an archive or a directory, relative to this folder, or env://NAME
 """
 
 
 def backend(name: str, repository: str, backends: str) -> Scaffold:
-    """A backend, a model of it, a client and a test.
+    """The files of a shared backend, a model that uses it, a client and a test.
 
     Raises:
-        ScaffoldError: If its name is none.
+        ScaffoldError: If the name is invalid.
     """
     check_name(name, "backend")
     model = f"{name}_example"
-    texts = Tensor(datatype=Datatype.BYTES, dims=(-1,), form=Form.TEXTS)
+    texts = TensorType(datatype=Datatype.BYTES, dims=(-1,), form=PythonForm.TEXTS)
     signature = Signature(
         parameters=(Parameter(name="TEXT", tensor=texts),), results=(Result(name="ANSWER", tensor=texts),)
     )
@@ -335,13 +344,13 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
 
 
 _RECIPE = """name = "{name}"
-description = "What models of {name} need"
-# Versions of Python it works with; `naiad env build` takes the newest of them on this machine.
+description = "Packages for models of {name}"
+# Supported versions of Python; `naiad env build` uses the newest of them on this machine.
 python = "{python}"
-# As pip reads it. `naiad env lock {folder}/{name}` writes down what it comes to.
+# A requirements file of pip. `naiad env lock {folder}/{name}` writes the exact versions.
 requirements = "requirements.txt"
-# glibc = "2.28"     # the oldest that it has to run with
-# files = ["data"]   # to bring along
+# glibc = "2.28"     # the oldest version that it must run with
+# files = ["data"]   # files and folders to include
 """
 
 _REQUIREMENTS = """# Every guest needs numpy.
@@ -350,15 +359,15 @@ numpy
 
 
 def recipe(name: str, folder: str, python: str) -> Scaffold:
-    """A recipe of an environment with numpy.
+    """The files of a recipe of an environment with numpy.
 
     Args:
-        name: Of the recipe.
-        folder: Where recipes are.
-        python: Versions of Python it is for.
+        name: Name of the recipe.
+        folder: Folder of recipes.
+        python: Supported versions of Python, such as `>=3.10`.
 
     Raises:
-        ScaffoldError: If its name is none.
+        ScaffoldError: If the name is invalid.
     """
     check_name(name, "recipe")
     return Scaffold(
