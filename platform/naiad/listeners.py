@@ -1,7 +1,7 @@
-"""What a server answers on: its ports, and what answers there.
+"""Opens the ports of a server and connects each to its frontend.
 
-Apart from `app`, which imports this while models load already: a model's guest starts in a process of its own, and
-importing all that is needed here takes as long as that does.
+`app` imports this module after the models began to load. Their guests start in processes of their own, and the imports
+of this module take about as long as such a start.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ logger = logging.getLogger("naiad.app")
 
 
 async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Log, stack: AsyncExitStack) -> None:
-    """Answer on all ports that the options name, until *stack* is closed.
+    """Serve on all ports that the options name, until *stack* is closed.
 
-    The server is not ready before the last of them is open: who waits for that on one port may go on at another.
+    The server is not ready before the last port is open. A client that waits for readiness on one port may then use any
+    other.
 
     Raises:
-        NaiadError: A port cannot be had.
+        NaiadError: If a port is not available.
     """
     engine.is_reachable = False
     tracer = Tracer(options.trace.config)
@@ -77,7 +78,7 @@ def _grpc_settings(options: ServerOptions) -> GrpcSettings:
 
 
 def metrics_frontend(engine: Engine, options: ServerOptions, *more: Collector) -> MetricsFrontend:
-    """The page of all metrics and *more*, not started."""
+    """The frontend of all metrics and those of *more* collectors, not started."""
     return MetricsFrontend(
         engine,
         address=options.metrics.address,
@@ -165,12 +166,12 @@ async def _start_openai(
 def _fallback(
     engine: Engine, loader: Loader, options: ServerOptions, openai: OpenAiApi | None
 ) -> Callable[[HttpExchange], bool] | None:
-    """What answers on the port of HTTP for paths that are none of KServe's."""
+    """The handler of paths on the HTTP port that are not KServe's; None if only KServe is served there."""
     handlers: list[Callable[[HttpExchange], bool]] = []
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.try_handle)
     if options.http.ui:
-        from naiad.frontends.console.page import Console  # here and below: most servers have none of it
+        from naiad.frontends.console.page import Console  # imported late, here and below: most servers do not use it
         from naiad.frontends.console.state import ConsoleState
 
         handlers.append(Console(ConsoleState(engine, lambda: _origins(loader))).try_handle)

@@ -1,4 +1,4 @@
-"""What the server's operator lets through: parts of the protocols to those who know a header, headers to models."""
+"""Restricted parts of the protocols, and headers that are forwarded to models, as the operator configured them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
 from naiad.protocol.inference import InferRequest
 
-PROPAGATED = ("traceparent", "tracestate")
-"""Headers that say to which trace a request belongs (W3C Trace Context), in lower case."""
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""Headers that name the trace of a request (W3C Trace Context), in lower case."""
 
-_NAMES_KEPT = 1024
+_MAX_NAMES = 1024
+"""Header names whose match with the pattern is remembered."""
 _RESERVED = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"}
 )
@@ -23,36 +24,36 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one frontend is restricted, and what it forwards.
+    """The restrictions of one frontend, and the headers it forwards.
 
     Attributes:
-        restrictions: Headers that parts of the protocol need.
-        forward: Pattern of names of headers that become request parameters; None for none.
+        restrictions: Header and value that each restricted part of the protocol requires.
+        forward: Pattern for the names of headers that become request parameters; None to forward nothing.
     """
 
     restrictions: Restrictions = field(default_factory=dict)
     forward: re.Pattern[str] | None = None
 
 
-def is_same(given: str | bytes | None, wanted: bytes) -> bool:
-    """Whether a header has the wanted value, in a time that does not tell how much of it is right."""
+def has_value(given: str | bytes | None, expected: bytes) -> bool:
+    """Whether a header has the expected value. The time it takes does not depend on how many bytes are right."""
     if given is None:
         return False
-    return hmac.compare_digest(given.encode() if isinstance(given, str) else given, wanted)
+    return hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected)
 
 
 class HeaderForwarder:
-    """Makes request parameters of headers (SRV src/http_server.cc, src/grpc/grpc_utils.cc)."""
+    """Turns headers into request parameters (SRV src/http_server.cc, src/grpc/grpc_utils.cc)."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
-        self._matches = lru_cache(_NAMES_KEPT)(self._match)
+        self._matches = lru_cache(_MAX_NAMES)(self._match)
 
     def forward(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> None:
-        """Add the headers whose names match; they stand before parameters of the same name.
+        """Add the headers whose names match. They replace parameters of the same name.
 
         Raises:
-            InvalidRequestError: If one has a name that means something to the server.
+            InvalidRequestError: If one has the name of a parameter that the server itself reads.
         """
         found = {name: value for name, value in headers if self._matches(name)}
         if found:

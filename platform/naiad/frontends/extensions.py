@@ -1,4 +1,4 @@
-"""What both frontends share beside the engine: one registry of clients' regions, and the like."""
+"""What the frontends of a server share besides the engine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from naiad.protocol.model_metrics import ModelMetricFamily
 
 @dataclass(slots=True, kw_only=True)
 class Extensions:
-    """State of the protocol's extensions, one for all frontends of a server.
+    """State of the protocol's extensions, one object for all frontends of a server.
 
     Attributes:
-        regions: Shared memory of clients.
+        regions: Shared memory that clients registered.
         log: The server's log.
-        tracer: Who decides which requests are traced.
-        model_metrics: The models' own metrics, whenever they are looked at.
+        tracer: Decides which requests are traced.
+        model_metrics: The models' own metrics; each iteration gives the current ones.
     """
 
     regions: ClientRegions = field(default_factory=ClientRegions)

@@ -1,7 +1,7 @@
 """Settings of the log that clients may read and change while the server runs.
 
-Names and texts: SRV docs/protocol/extension_logging.md, src/http_server.cc, src/grpc/grpc_server.cc. Unlike the
-reference's, a change that is refused in one setting changes none.
+Names and texts: SRV docs/protocol/extension_logging.md, src/http_server.cc, src/grpc/grpc_server.cc. Unlike in the
+reference, a request with one invalid setting changes none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from naiad.errors import InvalidRequestError, NotReadyError, UnsupportedRequestE
 from naiad.logs import LogSettings
 
 FORMATS = {"default": False, "ISO8601": True}
-"""Names of the formats of a line; whether its time is in ISO 8601."""
+"""Whether times are in ISO 8601, by the name of the log format."""
 
 _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
-_MOST_VERBOSE = (1 << 32) - 1
+_MAX_VERBOSE_LEVEL = (1 << 32) - 1
 
 
 class Log(Protocol):
@@ -28,26 +28,26 @@ class Log(Protocol):
 
     @property
     def settings(self) -> LogSettings:
-        """How it is set."""
+        """The current settings."""
 
     def change(self, settings: LogSettings) -> None:
-        """Set it otherwise, at once."""
+        """Apply *settings* at once."""
 
 
 class NoLog:
-    """Stands for the log where nobody has set one up: takes settings and does nothing with them."""
+    """A log of a server without one: it keeps its settings and logs nothing."""
 
     def __init__(self) -> None:
         self.settings = LogSettings()
         self.is_verbose = False
 
     def change(self, settings: LogSettings) -> None:
-        """Remember the settings."""
+        """Keep *settings*."""
         self.settings = settings
 
 
 def document(settings: LogSettings) -> dict[str, str | bool | int]:
-    """The settings by their names."""
+    """The settings by their names in the protocols."""
     return {
         "log_file": str(settings.file or ""),
         "log_info": settings.info,
@@ -58,30 +58,30 @@ def document(settings: LogSettings) -> dict[str, str | bool | int]:
     }
 
 
-def changed(settings: LogSettings, wanted: Mapping[str, str | bool | int]) -> LogSettings:
-    """The settings with those changed that are *wanted*, whose values have the right types; others are ignored.
+def with_changes(settings: LogSettings, changes: Mapping[str, str | bool | int]) -> LogSettings:
+    """The settings after *changes*, whose values have the right types. Unknown names are ignored.
 
     Raises:
-        UnsupportedRequestError: If the file is among them.
-        InvalidRequestError: If the level is more than gRPC could tell of.
-        NotReadyError: If the format has no such name; the reference calls that unavailable.
+        UnsupportedRequestError: If *changes* contain the file.
+        InvalidRequestError: If the level does not fit into gRPC's field of 32 bits.
+        NotReadyError: If the format is unknown. The reference responds with the code "unavailable".
     """
-    if "log_file" in wanted:
+    if "log_file" in changes:
         raise UnsupportedRequestError("log file location can not be updated through network protocol")
-    changes: dict[str, Any] = {field: wanted[name] for name, field in _SWITCHES.items() if name in wanted}
-    if "log_verbose_level" in wanted:
-        changes["verbose"] = _level(int(wanted["log_verbose_level"]))
-    if "log_format" in wanted:
-        name = str(wanted["log_format"])
+    fields: dict[str, Any] = {field: changes[name] for name, field in _SWITCHES.items() if name in changes}
+    if "log_verbose_level" in changes:
+        fields["verbose"] = _checked_level(int(changes["log_verbose_level"]))
+    if "log_format" in changes:
+        name = str(changes["log_format"])
         if name not in FORMATS:
             raise NotReadyError(f"invalid argument for --log_format, got: {name}")
-        changes["iso8601"] = FORMATS[name]
-    return replace(settings, **changes)
+        fields["iso8601"] = FORMATS[name]
+    return replace(settings, **fields)
 
 
-def _level(number: int) -> int:
-    if number > _MOST_VERBOSE:
-        raise InvalidRequestError(f"log_verbose_level is at most {_MOST_VERBOSE}, got: {number}")
+def _checked_level(number: int) -> int:
+    if number > _MAX_VERBOSE_LEVEL:
+        raise InvalidRequestError(f"log_verbose_level is at most {_MAX_VERBOSE_LEVEL}, got: {number}")
     return number
 
 
@@ -91,14 +91,14 @@ TYPES: dict[str, type[bool | int | str]] = {
     "log_format": str,
     "log_file": str,
 }
-"""What type each setting has."""
+"""The type of each setting."""
 
 
 def check_format(name: str) -> None:
-    """Refuse a format in the words that gRPC has for it.
+    """Reject an unknown format with the text of the gRPC service, which differs from that of HTTP.
 
     Raises:
-        InvalidRequestError: If there is no such format.
+        InvalidRequestError: If the format is unknown.
     """
     if name not in FORMATS:
         raise InvalidRequestError(f"invalid argument for log_format, got: {name}")

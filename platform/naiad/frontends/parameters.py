@@ -1,4 +1,4 @@
-"""Request parameters that mean something to the server, taken apart from those for the model.
+"""Parameters of an HTTP request: those that the server reads, and those for the model.
 
 Names and texts: SRV docs/protocol/extension_parameters.md, src/http_server.cc.
 """
@@ -17,15 +17,15 @@ _MAX_UINT64 = (1 << 64) - 1
 
 @dataclass(slots=True)
 class RequestParameters:
-    """What a request's parameters say.
+    """The parsed `parameters` of a request.
 
     Attributes:
         correlation_id: `sequence_id`.
         flags: `sequence_start` and `sequence_end`.
         priority: `priority`.
         timeout_us: `timeout`.
-        binary_data_output: Whether outputs that are not listed go out as binary.
-        custom: All others, for the model.
+        binary_data_output: Whether outputs that are not listed are sent as binary.
+        custom: All other parameters, for the model.
     """
 
     correlation_id: int | str = 0
@@ -40,7 +40,8 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     """Read the `parameters` object of an HTTP inference request.
 
     Raises:
-        InvalidRequestError: For reserved names and for values of the wrong type (malformed, where the name is ours).
+        MalformedRequestError: If a parameter that the server reads has the wrong type.
+        InvalidRequestError: If a name is reserved, or a parameter of the model has the wrong type.
     """
     parsed = RequestParameters()
     for name, value in parameters.items():

@@ -1,20 +1,20 @@
-"""Regions of shared memory that clients have registered: tensors that never pass through a socket.
+"""Regions of shared memory that clients register, so that tensors need not pass through a socket.
 
-One registry serves all frontends. A region is mapped once; an input is a view of it, from which the engine copies
-straight into the guest's segment, and an output is copied straight into it. The mapping lives for as long as a view of
-it does, so a region that is unregistered under a running request ends with that request.
+One registry serves all frontends. A region is mapped once. An input is a view of the mapping, from which the engine
+copies into the guest's segment; an output is copied into the mapping. The mapping is freed with its last view, so a
+region may be unregistered while a request uses it.
 
-Off unless the server was started with --allow-client-shm=true: whoever can register a region makes this process read
-and write it, and one that shrinks its file at the wrong moment can end the process (the size is looked at before each
-use, which leaves that moment alone).
+The feature is off unless the server was started with --allow-client-shm=true. A client that registers a region makes
+this process read and write that memory. If the client shrinks the file, an access behind its end kills the process with
+SIGBUS. The size is checked before each use, which leaves a short race.
 
 Texts and codes: SRV src/shared_memory_manager.cc.
 """
 
 from __future__ import annotations
 
-# What multiprocessing.shared_memory stands on; that itself would remove clients' regions at our end.
-import _posixshmem  # type: ignore[import-not-found]
+# The module below multiprocessing.shared_memory, which itself would unlink the clients' regions when the server ends.
+import _posixshmem  # type: ignore[import-not-found] # typeshed does not describe private modules
 import mmap
 import os
 from collections.abc import Callable
@@ -34,10 +34,10 @@ class Region:
     """A registered region.
 
     Attributes:
-        name: What requests call it.
-        key: Its name in the system.
-        offset: Where it begins in what the key names.
-        byte_size: Its size.
+        name: Its name in requests.
+        key: Its name in the system, as `shm_open` takes it.
+        offset: Where it begins in the system's object.
+        byte_size: Its size in bytes.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Region:
         """A part of the region.
 
         Raises:
-            InvalidRequestError: If the region has no such part, or not any more.
+            InvalidRequestError: If the region does not contain that part, or its file has shrunk.
         """
         if not 0 <= offset < self.byte_size:
             raise InvalidRequestError(f"Invalid offset for shared memory region: '{self.name}'")
@@ -59,8 +59,8 @@ class Region:
             raise InvalidRequestError(f"Invalid offset + byte size for shared memory region: '{self.name}'")
         if self._map.size() < self.offset + offset + byte_size:
             raise InvalidRequestError(
-                f"shared memory region '{self.name}' has shrunk: '{self.key}' now ends before byte "
-                f"{self.offset + offset + byte_size}; unregister the region and register it anew"
+                f"cannot use shared memory region '{self.name}': '{self.key}' has shrunk and ends before byte "
+                f"{self.offset + offset + byte_size}; unregister the region and register it again"
             )
         start = self._start + offset
         return memoryview(self._map)[start : start + byte_size]
@@ -78,7 +78,7 @@ class OutputRegion:
         """Copy an output into the region.
 
         Raises:
-            NaiadError: If it does not fit.
+            NaiadError: If the output is larger than the region.
         """
         size = len(data)
         if size > self.byte_size:
@@ -92,13 +92,13 @@ class OutputRegion:
 
 
 class ClientRegions:
-    """The regions of a server's clients, by name."""
+    """The registered regions of a server's clients, by name."""
 
     def __init__(self, *, is_allowed: bool = False) -> None:
-        """Begin without regions.
+        """An empty registry.
 
         Args:
-            is_allowed: Whether clients may register regions at all (--allow-client-shm).
+            is_allowed: Whether clients may use shared memory (--allow-client-shm).
         """
         self._is_allowed = is_allowed
         self._regions: dict[str, Region] = {}
@@ -107,7 +107,7 @@ class ClientRegions:
         """Map a region of the system's shared memory.
 
         Raises:
-            NaiadError: If it cannot be, or there is one of that name.
+            NaiadError: If it cannot be mapped, or the name is in use.
         """
         self.check_allowed()
         if name.startswith(_RESERVED) or key.removeprefix("/").startswith(_RESERVED):
@@ -130,7 +130,7 @@ class ClientRegions:
         self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _map=mapping, _start=start)
 
     def register_cuda(self, name: str) -> None:
-        """Refuse: the server holds no device memory.
+        """Reject the region: the server does not use device memory.
 
         Raises:
             NaiadError: Always.
@@ -139,10 +139,10 @@ class ClientRegions:
         raise InvalidRequestError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
 
     def status(self, name: str = "") -> list[Region]:
-        """All regions by name, or the one of that name.
+        """All regions in the order of their names, or only the one called *name*.
 
         Raises:
-            NaiadError: If there is none of that name.
+            NaiadError: If *name* is not registered.
         """
         if not name:
             return [region for _, region in sorted(self._regions.items())]
@@ -151,10 +151,10 @@ class ClientRegions:
         return [self._regions[name]]
 
     def check_cuda_status(self, name: str = "") -> None:
-        """There are no CUDA regions.
+        """Reject the status of a single CUDA region, since none can be registered.
 
         Raises:
-            NaiadError: If one is asked for by its name.
+            NaiadError: If *name* is not empty.
         """
         if name in self._regions:
             raise NaiadError(
@@ -165,7 +165,7 @@ class ClientRegions:
             raise NaiadError(f"Unable to find cuda shared memory region: '{name}'", code=Code.NOT_FOUND)
 
     def unregister(self, name: str = "") -> None:
-        """Forget one region or, without a name, all; an unknown name is a success."""
+        """Unregister one region, or all of them (no name). An unknown name is not an error."""
         if name:
             self._regions.pop(name, None)
         else:
@@ -175,7 +175,7 @@ class ClientRegions:
         """The bytes of an input.
 
         Raises:
-            NaiadError: If there is no such region or part of it.
+            NaiadError: If the region is not registered, or does not contain that part.
         """
         return self._find(name).view(offset, byte_size)
 
@@ -183,17 +183,17 @@ class ClientRegions:
         """Where to write an output. It stays valid when the region is unregistered.
 
         Raises:
-            NaiadError: If there is no such region or part of it.
+            NaiadError: If the region is not registered, or does not contain that part.
         """
         region = self._find(name)
         region.view(offset, byte_size)
         return OutputRegion(region, offset, byte_size)
 
     def check(self, name: str) -> None:
-        """Refuse a region that is not there.
+        """Reject a region that cannot be used.
 
         Raises:
-            NaiadError: If it is not, or clients may have none.
+            NaiadError: If it is not registered, or clients may not use shared memory.
         """
         self._find(name)
 
@@ -205,10 +205,10 @@ class ClientRegions:
         return region
 
     def check_allowed(self) -> None:
-        """Refuse what needs shared memory where the server was not started with it.
+        """Reject every use of shared memory unless the server allows it.
 
         Raises:
-            UnsupportedRequestError: If it was not.
+            UnsupportedRequestError: If --allow-client-shm is not set.
         """
         if not self._is_allowed:
             raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)

@@ -1,4 +1,4 @@
-"""Which HTTP and gRPC status an error gets: the only place that knows both."""
+"""The HTTP and gRPC status of each error code. No other module knows both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTTP_STATUS: dict[Code, int] = {
 
 
 class GrpcStatus(enum.IntEnum):
-    """How a gRPC call ends, by its number on the wire."""
+    """Status codes of gRPC with their numbers on the wire."""
 
     OK = 0
     CANCELLED = 1

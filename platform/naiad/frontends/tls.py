@@ -1,4 +1,4 @@
-"""Certificates from their files, for both frontends."""
+"""TLS contexts of the HTTP and gRPC sockets, made of certificate files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from naiad.errors import OptionError
 
 
 def http_context(files: TlsFiles) -> ssl.SSLContext:
-    """What a socket that serves HTTP needs; TLS 1.2 is the oldest it speaks.
+    """The context of a socket that serves HTTP/1.1, with TLS 1.2 or newer.
 
     Raises:
-        OptionError: If a file cannot be used.
+        OptionError: If a file cannot be read, or holds no valid certificate or key.
     """
     return _context(files, "http/1.1")
 
 
 def grpc_context(files: TlsFiles) -> ssl.SSLContext:
-    """What a socket that serves gRPC needs.
+    """The context of a socket that serves gRPC, with TLS 1.2 or newer.
 
     Raises:
-        OptionError: If a file cannot be used.
+        OptionError: If a file cannot be read, or holds no valid certificate or key.
     """
     context = _context(files, "h2")
-    # HTTP/2 forbids the others of TLS 1.2 (RFC 9113, 9.2.2); those of TLS 1.3 are not meant by this.
+    # HTTP/2 forbids all other cipher suites of TLS 1.2 (RFC 9113, 9.2.2). This call does not affect those of TLS 1.3.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     return context
 
@@ -35,7 +35,7 @@ def _context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([protocol])
     for path in (files.certificate, files.key):
-        _read(path)  # the context does not say which file it is that it cannot use
+        _read(path)  # errors of the context do not name the file
     try:
         context.load_cert_chain(files.certificate, files.key)
         if files.root is not None:

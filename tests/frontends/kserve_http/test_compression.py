@@ -32,7 +32,7 @@ def test_bomb_is_refused(client):
     client.send(request("/v2/models/identity/infer", body, "Content-Encoding: gzip"))
     answer = client.read()
     assert answer.status == 400
-    assert answer.json() == {"error": "request body exceeds the limit of 33554432 bytes when decompressed"}
+    assert answer.json() == {"error": "cannot decompress the request body: it exceeds the limit of 33554432 bytes"}
 
 
 def test_unknown_coding_is_refused_with_those_known(client):
@@ -55,9 +55,7 @@ def test_body_comes_back_as_it_was(coding, start, zeros):
 @pytest.mark.parametrize("spoil", [lambda body: body[:-1], lambda body: b"x" + body, lambda body: b""])
 def test_body_in_another_coding_than_said_is_refused(coding, spoil):
     body = PACK[coding.decode()](os.urandom(5000))
-    with pytest.raises(
-        InvalidRequestError, match=f"request body is {coding.decode()} data that ends|not {coding.decode()}"
-    ):
+    with pytest.raises(InvalidRequestError, match=f"cannot decompress the request body as {coding.decode()}: "):
         decompress(spoil(body), coding, 1 << 20)
 
 

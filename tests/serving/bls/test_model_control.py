@@ -164,7 +164,7 @@ def test_a_bad_configuration_in_a_request_leaves_everything_as_it_is(server):
 
 def test_odd_load_parameters_over_http_are_refused(server):
     for parameters, status, text in (
-        ({"file:1/model.py": "?"}, 400, "load parameter 'file:1/model.py' is not base64"),
+        ({"file:1/model.py": "?"}, 400, "cannot read load parameter 'file:1/model.py': it is not base64"),
         ({"config": 1}, 500, "attempt to access JSON non-string as string"),
         ({"file:1/model.py": None}, 500, "attempt to access JSON non-string as string"),
         ([1], 500, "attempt to get members for non-object"),

@@ -241,7 +241,9 @@ def test_a_region_that_shrank_is_an_error_and_no_crash(client, api, region):
     client.register_system_shared_memory("r", key, 8192)
     os.truncate(f"/dev/shm{key}", 0)
     error = refusal(client.infer, "identity", [tensor_in(api)])
-    assert error.message().startswith(f"shared memory region 'r' has shrunk: '{key}' now ends before byte 16; ")
+    assert error.message().startswith(
+        f"cannot use shared memory region 'r': '{key}' has shrunk and ends before byte 16; "
+    )
     assert client.is_server_live()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from naiad.frontends.access import PROPAGATED
+from naiad.frontends.access import TRACE_HEADERS
 from naiad.frontends.grpc.messages import Encoding
 from naiad.frontends.grpc.response_fields import trailers_only
 from naiad.frontends.grpc.settings import CompressionLevel
@@ -120,7 +120,7 @@ class CallHeadParser(Generic[M]):
             encoding=encoding,
             response_encoding=encoding_of_level(self._level, fields.get(b"grpc-accept-encoding", b"")),
             metadata=metadata,
-            propagated={name: by_name[name] for name in PROPAGATED if name in by_name},
+            propagated={name: by_name[name] for name in TRACE_HEADERS if name in by_name},
         )
 
 

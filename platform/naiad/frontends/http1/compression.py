@@ -1,7 +1,7 @@
-"""Content codings: what a request body is in, and what its response shall be in.
+"""Content codings of request and response bodies.
 
-SRV src/data_compressor.h, src/http_server.cc: gzip and deflate (zlib's format) both ways, the response's by the best
-quality in Accept-Encoding.
+gzip and deflate (zlib's format), in both directions. The response's coding is the one with the highest quality in
+Accept-Encoding (SRV src/data_compressor.h, src/http_server.cc).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from naiad.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.inference import Buffer
 
 _GZIP = 16 + zlib.MAX_WBITS
-_DETECT = 32 + zlib.MAX_WBITS
+_DETECT = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib format by the header
 _CHUNK = 1 << 20
 _SUPPORTED = ("gzip", "deflate", "identity")
 
 
 class UnknownCodingError(UnsupportedRequestError):
-    """The body is in a coding we do not know; the response must say which we do."""
+    """The body has an unsupported coding. The response must list the supported ones (RFC 9110, 15.5.16)."""
 
 
 def decompress(body: Buffer, coding: bytes, limit: int) -> Buffer:
-    """The body in plain.
+    """The uncompressed body.
 
     Args:
         body: As received.
         coding: Value of Content-Encoding; empty for none.
-        limit: Most bytes it may have in plain.
+        limit: Maximum size of the uncompressed body in bytes.
 
     Raises:
         UnknownCodingError: For a coding other than gzip, deflate and identity.
-        InvalidRequestError: If the body is not in that coding, or is too long.
+        InvalidRequestError: If the body does not have that coding, or is too long.
     """
     name = coding.decode("latin-1").strip().lower()
     if name in ("", "identity"):
@@ -49,17 +49,17 @@ def decompress(body: Buffer, coding: bytes, limit: int) -> Buffer:
             rest = inflater.unconsumed_tail
             size += len(part)
             if size > limit:
-                raise InvalidRequestError(f"request body exceeds the limit of {limit} bytes when decompressed")
+                raise InvalidRequestError(f"cannot decompress the request body: it exceeds the limit of {limit} bytes")
             parts.append(part)
     except zlib.error as problem:
-        raise InvalidRequestError(f"request body is not {name} data: {problem}") from None
+        raise InvalidRequestError(f"cannot decompress the request body as {name}: {problem}") from None
     if not inflater.eof:
-        raise InvalidRequestError(f"request body is {name} data that ends too soon")
+        raise InvalidRequestError(f"cannot decompress the request body as {name}: it is truncated")
     return b"".join(parts)
 
 
 def preferred_coding(accepted: bytes) -> str:
-    """The coding for a response: of those in Accept-Encoding the one with the highest quality, else identity."""
+    """The coding for a response: the supported one with the highest quality in Accept-Encoding, else identity."""
     best, best_quality = "identity", 0.0
     for entry in accepted.decode("latin-1").split(","):
         name, _, parameters = entry.strip().partition(";")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import httptools
 from naiad_stub.memo import Memo
 
-from naiad.frontends.access import PROPAGATED
+from naiad.frontends.access import TRACE_HEADERS
 
 _MAX_HEADS = 1024
 _MAX_HEAD_SIZE = 4096
@@ -54,7 +54,7 @@ def original_headers(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 def trace_headers(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     """The headers that name the trace of a request (W3C Trace Context)."""
-    return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED if name.encode() in headers}
+    return {name: headers[name.encode()].decode("latin-1") for name in TRACE_HEADERS if name.encode() in headers}
 
 
 def json_length(headers: Mapping[bytes, bytes]) -> int:

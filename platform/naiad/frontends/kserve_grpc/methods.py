@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import is_same
+from naiad.frontends.access import has_value
 from naiad.frontends.grpc.calls import CoroutineCall
 from naiad.frontends.grpc.server import GrpcMethod
 from naiad.frontends.kserve_grpc import service_pb2 as pb
@@ -76,6 +76,6 @@ class RestrictedMethods:
     def denial(self, method: GrpcMethod, metadata: Mapping[str, str]) -> str:
         """Why a method may not be called with some metadata; empty where it may. Text: SRV src/grpc/."""
         required = self._required.get(method.name)
-        if required is None or is_same(metadata.get(required[0]), required[1]):
+        if required is None or has_value(metadata.get(required[0]), required[1]):
             return ""
         return f"This protocol is restricted, expecting header '{required[0]}'"

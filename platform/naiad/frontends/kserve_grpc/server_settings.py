@@ -33,7 +33,7 @@ def change_log_settings(request: pb.LogSettingsRequest, log: Log) -> pb.LogSetti
     if "log_format" in wanted:
         log_settings.check_format(str(wanted["log_format"]))
     if wanted:
-        log.change(log_settings.changed(log.settings, wanted))
+        log.change(log_settings.with_changes(log.settings, wanted))
     response = pb.LogSettingsResponse()
     for name, setting in log_settings.document(log.settings).items():
         setattr(response.settings[name], _CHOICES[type(setting)][0], setting)

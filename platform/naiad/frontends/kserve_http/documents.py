@@ -33,7 +33,7 @@ def metadata_document(metadata: ModelMetadata) -> dict[str, Any]:
 
 
 def index_document(entries: Sequence[IndexEntry]) -> list[dict[str, str]]:
-    """`POST /v2/repository/index`; a model that was never loaded has a name alone."""
+    """`POST /v2/repository/index`. A model that was never loaded has only a name."""
     document = []
     for entry in entries:
         line = {"name": entry.name}

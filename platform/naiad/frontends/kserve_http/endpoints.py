@@ -339,5 +339,5 @@ def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
         try:
             read[key] = value if key == "config" else base64.b64decode(value, validate=True)
         except ValueError as problem:
-            raise InvalidRequestError(f"load parameter '{key}' is not base64: {problem}") from problem
+            raise InvalidRequestError(f"cannot read load parameter '{key}': it is not base64: {problem}") from problem
     return read

@@ -1,7 +1,7 @@
-"""A generate request, one flat JSON object, to an `InferRequest`: keys are inputs of the model or parameters.
+"""A generate request, one flat JSON object, to an `InferRequest`. Each key is an input of the model or a parameter.
 
-Behaviour and texts: SRV src/http_server.cc, `ConvertGenerateRequest`; SRV docs/protocol/extension_generate.md. None of
-the parameters is reserved here, as none is there: `timeout` or `sequence_id` reach the model like any other.
+Behaviour and texts: SRV src/http_server.cc, `ConvertGenerateRequest`; SRV docs/protocol/extension_generate.md. As in
+the reference, no parameter is reserved: `timeout` and `sequence_id` reach the model like any other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json
 
     Args:
         body: The body, uncompressed.
-        metadata: What the model takes.
-        version: Its version from the URL, or -1.
+        metadata: The model's inputs.
+        version: Its version from the URL, or LATEST.
         max_json: Longest JSON in bytes.
 
     Raises:
@@ -34,25 +34,27 @@ def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json
     """
     if len(body) > max_json:
         raise json_too_long(len(body), max_json)
-    document = parse_json(body, refusal="attempt to get members for non-object")
-    parts = _Parts(metadata, parse_id(document))
+    document = parse_json(body, not_an_object="attempt to get members for non-object")
+    builder = _RequestBuilder(metadata, parse_id(document))
     for name, value in document.items():
         if name == _NESTED:
-            parts.add_nested(value)
+            builder.add_nested(value)
         else:
-            parts.add(name, value)
-    return InferRequest(metadata.name, version, list(parts.inputs.values()), parts.request_id, (), parts.parameters)
+            builder.add(name, value)
+    return InferRequest(
+        metadata.name, version, list(builder.inputs.values()), builder.request_id, (), builder.parameters
+    )
 
 
 def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | None:
-    """The shape that *count* elements have: the innermost variable dimension takes what the fixed ones leave.
+    """The shape of *count* elements: the innermost variable dimension gets what the fixed ones leave.
 
     Args:
         configured: The dimensions, -1 where variable, the batch among them.
-        count: Elements given.
+        count: Number of elements.
 
     Returns:
-        The shape with all other variable dimensions 1; None where the count does not fit.
+        The shape, with 1 for all other variable dimensions; None if the count does not fit.
     """
     fixed = prod(dimension for dimension in configured if dimension != -1)
     rest, excess = divmod(count, fixed) if fixed else (1, count)
@@ -66,8 +68,8 @@ def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | N
     return None if excess or rest != 1 else tuple(reversed(shape))
 
 
-class _Parts:
-    """What has been read of a request so far."""
+class _RequestBuilder:
+    """Collects the inputs and parameters of a request."""
 
     def __init__(self, metadata: ModelMetadata, request_id: str) -> None:
         self._known = {tensor.name: tensor for tensor in metadata.inputs}
@@ -76,7 +78,7 @@ class _Parts:
         self.parameters: dict[str, Parameter] = {}
 
     def add(self, name: str, value: Any) -> None:
-        """Take one key for an input if the model has it, else for a parameter; `id` is one too, the reference says."""
+        """Add one key: as an input if the model has one of that name, else as a parameter. `id` is a parameter, too."""
         known = self._known.get(name)
         if known is None:
             self.parameters[name] = _parameter(name, value)
@@ -89,7 +91,7 @@ class _Parts:
         self.inputs[name] = tensor
 
     def add_nested(self, value: Any) -> None:
-        """Take the keys within `parameters`, which mean the same there as outside."""
+        """Add the keys within `parameters`, which mean the same there as outside."""
         if _NESTED in self._known:
             raise InvalidRequestError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if not isinstance(value, dict):
@@ -107,7 +109,7 @@ class _Parts:
 
 def _parameter(name: str, value: Any) -> Parameter:
     if isinstance(value, int) and not isinstance(value, bool) and value > _MAX_INT64:
-        return float(value)  # what the reference's JSON reader makes of it
+        return float(value)  # as the reference's JSON reader does
     if isinstance(value, bool | int | float | str):
         return value
     raise InvalidRequestError(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
@@ -117,7 +119,7 @@ def _tensor(known: TensorMetadata, value: Any) -> InputTensor:
     datatype = BY_NAME[known.datatype]
     items = value if isinstance(value, list) else [value]
     packed = pack_strings(items)[0] if datatype is Datatype.BYTES else None
-    # Of nested arrays the outermost counts, as with the reference; where elements are more, the check below says so.
+    # As in the reference, only the outermost of nested arrays is counted. `to_bytes` checks the number of elements.
     shape = deduce_shape(known.shape, len(items))
     if shape is None:
         raise InvalidRequestError(f"The schema can not convert input '{known.name}' to tensor with proper shape")

@@ -16,33 +16,33 @@ logger = logging.getLogger("naiad.http")
 
 OK = 200
 FAILED = 400
-"""The status of any error the model or its queue answers with: unlike `infer`, generate does not tell them apart."""
+"""Status of every error of the model or its queue. Unlike `infer`, generate does not distinguish them."""
 
 
-def generate_response(answer: InferResponse) -> tuple[int, bytes]:
-    """The status that *answer* means where it is the first one, and its JSON.
+def generate_response(result: InferResponse) -> tuple[int, bytes]:
+    """The HTTP status of a response, if it is the first one of its request, and its JSON.
 
-    Names are in the order of their bytes. Of equal ones that of the server wins over the model's parameters, and those
-    over outputs (SRV src/http_server.cc, `FinalizeResponse`).
+    Members are sorted by the bytes of their names. Of equal names the server's members win over parameters, and
+    parameters over outputs (SRV src/http_server.cc, `FinalizeResponse`).
     """
-    if answer.error is not None:
-        return FAILED, error_document(answer.error.message)
+    if result.error is not None:
+        return FAILED, error_document(result.error.message)
     try:
-        return OK, orjson.dumps(_document(answer), option=orjson.OPT_SORT_KEYS)
+        return OK, orjson.dumps(_document(result), option=orjson.OPT_SORT_KEYS)
     except NaiadError as problem:
         return FAILED, error_document(problem.message)
     except Exception:
-        logger.exception("cannot write the response of '%s'", answer.model_name)
+        logger.exception("cannot write the response of '%s'", result.model_name)
         return FAILED, error_document(INTERNAL_ERROR)
 
 
-def _document(answer: InferResponse) -> dict[str, Any]:
-    document: dict[str, Any] = {"id": answer.request_id} if answer.request_id else {}
-    document["model_name"] = answer.model_name
-    document["model_version"] = str(answer.model_version)
-    for name, value in answer.parameters.items():
+def _document(result: InferResponse) -> dict[str, Any]:
+    document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
+    document["model_name"] = result.model_name
+    document["model_version"] = str(result.model_version)
+    for name, value in result.parameters.items():
         document.setdefault(name, value)
-    for tensor in answer.outputs:
+    for tensor in result.outputs:
         if tensor.name not in document:
             elements = from_tensor(tensor)
             document[tensor.name] = elements[0] if len(elements) == 1 else elements

@@ -26,9 +26,10 @@ _MAX_DEPTH = 100
 _MAX_DIMENSIONS = 32
 _BACKSLASH, _QUOTE = b'\\"'
 _OPENING, _CLOSING = b"[{", b"]}"
-_DEEPER = bytes((byte in _OPENING) - (byte in _CLOSING) & 0xFF for byte in range(256))
-"""What each byte adds to the depth, as signed bytes."""
+_DEPTH_CHANGES = bytes((byte in _OPENING) - (byte in _CLOSING) & 0xFF for byte in range(256))
+"""The change of depth at each byte, as signed bytes."""
 NO_REGIONS = ClientRegions()
+_NO_PARAMETERS = RequestParameters()
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
@@ -49,9 +50,9 @@ def parse_infer(
         body: The body, uncompressed.
         header_length: Value of Inference-Header-Content-Length, None if it was not sent.
         model_name: The model, from the URL.
-        version: Its version, from the URL, or -1.
+        version: Its version, from the URL, or LATEST.
         max_json: Longest JSON in bytes.
-        regions: Shared memory that tensors may lie in.
+        regions: Shared memory that tensors may refer to.
 
     Raises:
         NaiadError: If anything is malformed.
@@ -63,7 +64,9 @@ def parse_infer(
     view = memoryview(body)
     document = parse_json(view[:json_size])
     parameters_object = document.get("parameters")
-    parameters = _NONE if parameters_object is None else parse_parameters(as_object(parameters_object, "parameters"))
+    parameters = (
+        _NO_PARAMETERS if parameters_object is None else parse_parameters(as_object(parameters_object, "parameters"))
+    )
     form = ResponseFormat(binary_by_default=parameters.binary_data_output)
     requested = parse_outputs(document.get("outputs"), form, regions)
     inputs = _parse_inputs(document, view, json_size, model_name, regions)
@@ -85,10 +88,10 @@ def parse_infer(
 
 
 def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, ResponseFormat]:
-    """Read a raw binary request: the body is the one input's data, batch 1.
+    """Read a raw binary request: the body is the data of the model's only input, with batch size 1.
 
     Raises:
-        InvalidRequestError: If the model has not exactly one input, or its shape cannot be told from the size.
+        InvalidRequestError: If the model has another number of inputs, or several dimensions are variable.
     """
     if len(metadata.inputs) != 1:
         raise InvalidRequestError(
@@ -106,10 +109,10 @@ def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[Infe
 
 
 def parse_header_length(value: bytes, size: int) -> int:
-    """The number in Inference-Header-Content-Length, which must lie within the body.
+    """The number in Inference-Header-Content-Length.
 
     Raises:
-        InvalidRequestError: If it does not.
+        InvalidRequestError: If it is not a number, or greater than *size*, the length of the body.
     """
     text = value.decode("latin-1").strip()
     try:
@@ -122,7 +125,7 @@ def parse_header_length(value: bytes, size: int) -> int:
 
 
 def json_too_long(size: int, limit: int) -> InvalidRequestError:
-    """The error for JSON of *size* bytes where *limit* are allowed."""
+    """The error for JSON of *size* bytes; *limit* bytes are allowed."""
     return InvalidRequestError(
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
@@ -130,41 +133,41 @@ def json_too_long(size: int, limit: int) -> InvalidRequestError:
 
 
 def parse_json(
-    text: Buffer, *, refusal: str = "failed to parse the request JSON buffer: it must be an object"
+    text: Buffer, *, not_an_object: str = "failed to parse the request JSON buffer: it must be an object"
 ) -> dict[str, Any]:
     """The JSON object of a request.
 
     Args:
         text: The JSON.
-        refusal: What to say where it is something else than an object.
+        not_an_object: The error's text for JSON of another type.
 
     Raises:
-        InvalidRequestError: If it is none, or is nested deeper than 100 levels.
+        InvalidRequestError: If it is not a JSON object, or is nested deeper than 100 levels.
     """
-    raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # which editors of Windows write
+    raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
     if raw.endswith(b"\0"):
-        raw = raw.rstrip(b"\0")  # of C programs that send their strings as they lie in memory
+        raw = raw.rstrip(b"\0")  # C programs send the terminator of their strings
     check_depth(raw)
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:
-        document = _with_names_of_numbers(raw)
+        document = _parse_with_non_finite(raw)
         if document is None:
             raise MalformedRequestError(
                 f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
             ) from None
     if not isinstance(document, dict):
-        raise MalformedRequestError(refusal)
+        raise MalformedRequestError(not_an_object)
     return document
 
 
-def _with_names_of_numbers(raw: bytes) -> object:
-    """What holds NaN or Infinity, which are no JSON, but taken by the reference and sent by its clients; else None."""
+def _parse_with_non_finite(raw: bytes) -> object:
+    """JSON with NaN or Infinity, which the reference accepts and its clients send; None if it is invalid otherwise."""
     if b"NaN" not in raw and b"Infinity" not in raw:
         return None
     try:
         document = json.loads(raw.decode())
-        orjson.dumps(document)  # refuses what it would not have read: lone surrogates, integers beyond 64 bits
+        orjson.dumps(document)  # rejects what orjson does not read either: lone surrogates, integers beyond 64 bits
     except (ValueError, TypeError):
         return None
     else:
@@ -172,21 +175,21 @@ def _with_names_of_numbers(raw: bytes) -> object:
 
 
 def check_depth(text: bytes) -> None:
-    """Refuse JSON that is nested too deeply.
+    """Reject JSON that is nested deeper than 100 levels. Parsers recurse, and deep nesting would exhaust their stack.
 
     Raises:
-        InvalidRequestError: If it is.
+        InvalidRequestError: If it is nested deeper.
     """
-    # Few brackets cannot nest deeply, which two counts tell; many that do not nest, a sum over all bytes does. Only
-    # where brackets in strings may have misled that is each byte looked at.
+    # From cheap to expensive: count the brackets; then sum their depth with numpy, which clears JSON with many brackets
+    # that do not nest. Both count brackets in strings, too. Only what is still suspicious is scanned byte by byte.
     if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and _could_nest_deeply(text):
         _check_depth_outside_strings(text)
 
 
 def _could_nest_deeply(text: bytes) -> bool:
-    import numpy as np  # here: see `protocol.numpy_types`
+    import numpy as np  # imported late: see `protocol.numpy_types`
 
-    changes = np.frombuffer(text.translate(_DEEPER), np.int8)
+    changes = np.frombuffer(text.translate(_DEPTH_CHANGES), np.int8)
     return bool(np.cumsum(changes, dtype=np.int32).max() > _MAX_DEPTH)
 
 
@@ -211,14 +214,11 @@ def _check_depth_outside_strings(text: bytes) -> None:
             depth -= 1
 
 
-_NONE = RequestParameters()
-
-
 def parse_id(document: Mapping[str, Any]) -> str:
     """The client's id of a request, empty if there is none.
 
     Raises:
-        MalformedRequestError: If it is no string.
+        MalformedRequestError: If it is not a string.
     """
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
@@ -286,7 +286,9 @@ def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(shape, list):
         raise MalformedRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
     if len(shape) > _MAX_DIMENSIONS:
-        raise InvalidRequestError(f"'shape' has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} can be served")
+        raise InvalidRequestError(
+            f"cannot use 'shape': it has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are supported"
+        )
     for dimension in shape:
         if type(dimension) is not int or dimension < 0 or dimension >> 63:
             raise MalformedRequestError(
@@ -296,7 +298,7 @@ def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _raw_shape(configured: tuple[int, ...], size: int, datatype: Datatype) -> tuple[int, ...]:
-    """The shape of a raw input: batch 1, and at most one other variable dimension told by the size."""
+    """The shape of a raw input: batch size 1, and at most one variable dimension, computed from the size."""
     shape = list(configured)
     known = 1
     variable = []

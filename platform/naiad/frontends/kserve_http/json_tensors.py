@@ -37,9 +37,9 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
 
     Raises:
         InvalidRequestError: For FP16 and BF16.
-        MalformedRequestError: For elements of the wrong JSON type or, if 64 bits do not hold them, the wrong range; and
-            if their number is not that of *shape*. Integers that are wider than the tensor alone are cut, as by the
-            reference.
+        MalformedRequestError: For elements of the wrong JSON type, for integers beyond 64 bits, and if the number of
+            elements is not that of *shape*. Integers that fit into 64 bits but not into the datatype are truncated, as
+            in the reference.
     """
     if datatype in _WITHOUT_JSON:
         raise InvalidRequestError(
@@ -55,11 +55,11 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         raise _shape_mismatch()
     if array.size and not _fits(array, data, datatype):
         raise _wrong_element(datatype)
-    import numpy as np  # here: see `protocol.numpy_types`
+    import numpy as np  # imported late: see `protocol.numpy_types`
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
 
-    with np.errstate(all="ignore"):  # 1e300 is infinite as FP32, and no news for the server's stderr
+    with np.errstate(all="ignore"):  # 1e300 becomes infinity as FP32 without a warning
         return array.astype(NUMPY_TYPES[datatype], casting="unsafe").tobytes()
 
 
@@ -68,8 +68,8 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
 
     Args:
         tensor: The output.
-        exact: Whether what JSON does not have is written as the reference writes it: strings that are no UTF-8 as
-            their bytes, instead of losing what cannot be read, and NaN and Infinity by their names, instead of null.
+        exact: Whether values that JSON cannot express are written as the reference does: invalid UTF-8 as raw bytes
+            instead of replacement characters, NaN and Infinity by their names instead of null.
 
     Raises:
         InvalidRequestError: For FP16 and BF16.
@@ -80,9 +80,9 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
             f"output {tensor.name}"
         )
     if tensor.datatype is Datatype.BYTES:
-        read = _exactly if exact else _readably
-        return [read(element) for element in split_strings(tensor.data)]
-    import numpy as np  # here: see `protocol.numpy_types`
+        decode = _decode_exact if exact else _decode_lossy
+        return [decode(element) for element in split_strings(tensor.data)]
+    import numpy as np  # imported late: see `protocol.numpy_types`
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
 
@@ -93,13 +93,13 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
     return elements
 
 
-def _readably(element: bytes) -> str:
+def _decode_lossy(element: bytes) -> str:
     return element.decode("utf-8", "replace")
 
 
-def _exactly(element: bytes) -> str | orjson.Fragment:
-    # As the reference does. Its clients say that binary data should have been asked for, or take the bytes as they are;
-    # a replacement would be a wrong answer that nobody notices.
+def _decode_exact(element: bytes) -> str | orjson.Fragment:
+    # As in the reference. Its clients report an error that names binary data, or use the bytes as they are. With
+    # replacement characters the result would be wrong without any error.
     try:
         return element.decode()
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def _exactly(element: bytes) -> str | orjson.Fragment:
 
 
 def split_strings(data: Buffer) -> Iterator[bytes]:
-    """Elements of a BYTES tensor."""
+    """The elements of a BYTES tensor."""
     position, size = 0, len(data)
     while position + 4 <= size:
         length = int.from_bytes(data[position : position + 4], "little")
@@ -122,7 +122,7 @@ def _wrong_element(datatype: Datatype) -> MalformedRequestError:
 
 
 def _fits(array: np.ndarray[Any, np.dtype[Any]], data: list[Any], datatype: Datatype) -> bool:
-    """Whether all elements are what JSON gives for *datatype*: numpy takes more, and would make other values of it."""
+    """Whether all elements have a JSON type that *datatype* allows. numpy would convert others without an error."""
     kind = array.dtype.kind
     if kind not in _allowed(datatype):
         return False
@@ -130,9 +130,9 @@ def _fits(array: np.ndarray[Any, np.dtype[Any]], data: list[Any], datatype: Data
         return True
     if datatype in _UNSIGNED and kind == "i" and bool((array < 0).any()):
         return False
-    if datatype in _SIGNED and kind == "u":  # which numpy chooses beyond the largest INT64; else integers are signed
+    if datatype in _SIGNED and kind == "u":  # numpy chooses unsigned only for integers beyond the largest INT64
         return False
-    # Types are looked at one by one only where an element may have been a boolean.
+    # numpy turns booleans among numbers into 0 and 1. Only if such values occur are the elements' types checked singly.
     return not (bool(((array == 0) | (array == 1)).any()) and _has_boolean(data))
 
 
@@ -160,14 +160,14 @@ def _expected(datatype: Datatype) -> str:
 
 
 def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]]:
-    import numpy as np  # here: see `protocol.numpy_types`
+    import numpy as np  # imported late: see `protocol.numpy_types`
 
     try:
         array = np.array(data)
-        # Floats are numpy's choice, too, for unsigned integers of which some are beyond the largest INT64.
+        # numpy also chooses floats for integers of which some are beyond the largest INT64; these are converted below.
         if array.dtype != object and not (array.dtype.kind == "f" and datatype in _UNSIGNED):
             return array
-    except (ValueError, OverflowError):  # ragged, or deeper than numpy goes
+    except (ValueError, OverflowError):  # ragged lists, or more dimensions than numpy supports
         pass
     elements = [*flatten(data)]
     array = np.array(elements)
@@ -195,10 +195,10 @@ def _strings(data: list[Any], expected: int) -> bytes:
 
 
 def pack_strings(data: list[Any]) -> tuple[bytes, int]:
-    """The bytes of a BYTES tensor and how many elements they are.
+    """The bytes of a BYTES tensor, and the number of its elements.
 
     Raises:
-        MalformedRequestError: For elements that are no strings.
+        MalformedRequestError: For elements that are not strings.
     """
     parts = []
     for item in flatten(data):

@@ -1,8 +1,8 @@
-"""How loaded a model's key-value cache is, told in a header to those who ask (ORCA, Open Request Cost Aggregation).
+"""The load of a model's key-value cache in a response header (ORCA, Open Request Cost Aggregation).
 
-Load balancers in front of language models send `endpoint-load-metrics-format: json` or `text` with a request to
-generate and choose their next server by `endpoint-load-metrics` of the response. The numbers are a model's own metrics,
-under the name that the reference looks for. (SRV src/orca_http.cc)
+Load balancers of language models send `endpoint-load-metrics-format: json` or `text` with a generate request. They
+choose the next server by the header `endpoint-load-metrics` of the response. The numbers come from the model's own
+metrics, which must have the names that the reference looks for (SRV src/orca_http.cc).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LABEL = "kv_cache_block_type"
 _BLOCKS = ("used", "max", "tokens_per")
 
 HeaderLines: TypeAlias = Callable[[], bytes]
-"""Makes further lines of a response's head once that is written."""
+"""Makes further header lines of a response at the time it is written."""
 
 
 def no_headers() -> bytes:
-    """None."""
+    """No header lines."""
     return b""
 
 
 def load_header(form: bytes, families: Iterable[ModelMetricFamily]) -> bytes:
-    """The header line in the format that the client named; empty, with a word in the log, where there is none."""
+    """The header line in the format that the client named; empty, with a warning in the log, without metrics."""
     asked = form.decode("latin-1")
     if asked not in {"json", "text"}:
         logger.warning("%s is set to an invalid type: %s; there are json and text", FORMAT_HEADER.decode(), asked)
@@ -59,7 +59,7 @@ def load_header(form: bytes, families: Iterable[ModelMetricFamily]) -> bytes:
 
 
 def _blocks(families: Iterable[ModelMetricFamily]) -> dict[str, float]:
-    """The values by what they count; of several models' the last counts, as in the reference."""
+    """The numbers of blocks by their kind. Of several models the last one counts, as in the reference."""
     found: dict[str, float] = {}
     for family in families:
         if family.name == _FAMILY:

@@ -35,7 +35,7 @@ def log_settings_response(request: HttpRequest, log: Log) -> Sequence[Buffer]:
             for name, value in parse_json(request.body).items()
             if name in log_settings.TYPES and (value is not None or name == "log_file")
         }
-        log.change(log_settings.changed(log.settings, changes))
+        log.change(log_settings.with_changes(log.settings, changes))
     return json_response(log_settings.document(log.settings))
 
 

@@ -1,11 +1,11 @@
-"""Which part of the protocol an endpoint belongs to, and whether a request may use it."""
+"""Endpoints that require a header (`--http-restricted-api`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import is_same
+from naiad.frontends.access import has_value
 from naiad.frontends.kserve_http.routes import Endpoint
 
 _API = {
@@ -34,7 +34,7 @@ Guarded = dict[Endpoint, tuple[bytes, bytes]]
 
 
 def guarded_endpoints(restrictions: Restrictions) -> Guarded:
-    """The header, in lower case, and its value that each restricted endpoint needs."""
+    """The header, in lower case, and the value that each restricted endpoint requires."""
     return {
         endpoint: (header.lower().encode(), value.encode())
         for endpoint in Endpoint
@@ -44,8 +44,8 @@ def guarded_endpoints(restrictions: Restrictions) -> Guarded:
 
 
 def missing_header(guarded: Guarded, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> str:
-    """The header that a request lacks, or has with another value; empty if it may pass."""
-    needed = guarded.get(endpoint)
-    if needed is None or is_same(headers.get(needed[0]), needed[1]):
+    """The required header that a request lacks or has with another value; empty if the request is allowed."""
+    required = guarded.get(endpoint)
+    if required is None or has_value(headers.get(required[0]), required[1]):
         return ""
-    return needed[0].decode()
+    return required[0].decode()

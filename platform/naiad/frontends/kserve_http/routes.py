@@ -1,4 +1,4 @@
-"""Which endpoint a path means. Paths match in full (SRV src/http_server.cc); names are percent-decoded."""
+"""The endpoint of each path. Paths match as a whole (SRV src/http_server.cc); names in them are percent-decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from naiad.protocol.model_names import LATEST
 
 
 class Endpoint(Enum):
-    """What can be asked for over HTTP."""
+    """The endpoints of the HTTP frontend."""
 
     SERVER_METADATA = auto()
     LIVE = auto()
@@ -35,14 +35,14 @@ class Endpoint(Enum):
 
 
 class Route(NamedTuple):
-    """A path taken apart.
+    """The parts of a path.
 
     Attributes:
-        endpoint: What it asks for.
-        methods: Verbs it may be asked with.
-        name: Model or region in the path, empty if there is none.
-        version: Model version in the path, LATEST if there is none.
-        action: What to do with a shared-memory region: status, register or unregister.
+        endpoint: The endpoint.
+        methods: HTTP methods it allows.
+        name: Model or region in the path; empty if it has none.
+        version: Model version in the path; LATEST if it has none.
+        action: The operation on shared-memory regions: status, register or unregister.
     """
 
     endpoint: Endpoint
@@ -63,7 +63,7 @@ _FIXED: dict[str, tuple[Endpoint, tuple[str, ...]]] = {
     "/v2/logging": (Endpoint.LOGGING, _BOTH),
 }
 _MODEL = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([0-9]{1,100}))?"  # longer ones are no numbers to Python, nor versions to anyone
+    r"/v2/models/([^/]+)(?:/versions/([0-9]{1,100}))?"  # Python rejects numbers of more than 4300 digits
     r"(?:/(infer|generate_stream|generate|ready|config|stats|trace/setting))?"
 )
 _MODEL_ACTIONS: dict[str | None, tuple[Endpoint, tuple[str, ...]]] = {
@@ -81,7 +81,7 @@ _SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/
 
 
 def find_route(path: str) -> Route | None:
-    """The route of a path without its query; None where there is none."""
+    """The route of a path without query; None for an unknown path."""
     fixed = _FIXED.get(path)
     if fixed is not None:
         return Route(*fixed)

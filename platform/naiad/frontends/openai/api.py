@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from naiad.config.server.access import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
-from naiad.frontends.access import is_same
+from naiad.frontends.access import has_value
 from naiad.frontends.http1.heads import trace_headers
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response, response
 from naiad.frontends.http1.server_sent_events import SentCount
@@ -174,7 +174,7 @@ class OpenAiApi:
 
     def _check_restriction(self, exchange: HttpExchange, api: Api) -> None:
         guard = self._guards.get(api)
-        if guard is not None and not is_same(exchange.request.headers.get(guard[0]), guard[1]):
+        if guard is not None and not has_value(exchange.request.headers.get(guard[0]), guard[1]):
             raise ApiError(f"This API is restricted, expecting header '{guard[0].decode()}'", status=FORBIDDEN)
 
     def _check_key(self, exchange: HttpExchange) -> None:

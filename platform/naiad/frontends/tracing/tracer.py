@@ -97,7 +97,7 @@ class Tracer:
             request: The request.
             sink: Receives its responses.
             protocol: `HTTP` or `GRPC`.
-            headers: Its headers among `PROPAGATED`.
+            headers: Its headers among `TRACE_HEADERS`.
 
         Raises:
             NaiadError: If the engine rejects it.
