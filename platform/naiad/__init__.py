@@ -1,7 +1,6 @@
 """naiad serves models written in Python, each in its own Python.
 
-The folders of this package are the stages of the job and import only downward; `docs/explanation/architecture.md`
-lists them with one line of purpose each.
+The folders of this package are layers, which import only lower ones; `docs/explanation/architecture.md` lists them.
 """
 
 from importlib import import_module
@@ -45,7 +44,7 @@ __all__ = (
     "UnsupportedError",
     "__version__",
 )
-"""What `import naiad` offers as `import tritonserver` does; loaded when asked for, as the server's code is large."""
+"""The names of the `tritonserver` package; `__getattr__` imports the server's code when one of them is used."""
 
 
 def __getattr__(name: str) -> object:
@@ -57,7 +56,7 @@ def __getattr__(name: str) -> object:
 
 
 def _version() -> str:
-    # When asked for, not at each start of a program: what reads it takes longer to import than the rest of Python.
+    # Imported here: importlib.metadata takes longer to import than everything else that a command needs to start.
     from importlib.metadata import PackageNotFoundError, version
 
     try:

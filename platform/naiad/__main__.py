@@ -1,4 +1,4 @@
-"""`python -m naiad`: the command `naiad` of this interpreter, whatever is on the PATH."""
+"""`python -m naiad`: runs the command `naiad` with this interpreter, whichever one is first on the PATH."""
 
 import sys
 

@@ -1,4 +1,8 @@
-"""The server from start to end: the one place that builds its objects and ties them together."""
+"""The server from start to stop: builds its objects and connects them; no other module does.
+
+The start overlaps three things that take time: guests start as processes of their own; meanwhile a thread imports the
+modules of the listeners; the ports open when both are done. Guests come first, because they take the longest.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +41,23 @@ from naiad.workers.loop_poller import default_busy_poll_us
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
-_COLLECT_EVERY = 10_000
-_WHY = "segments are anonymous and grow by being used, messages travel on a socket, and calls wait in no pool"
+_COLLECTION_THRESHOLD = 10_000
+_WITHOUT_EFFECT_REASON = (
+    "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls"
+)
 
 
 def serve(options: ServerOptions, log: Log) -> int:
-    """Run a server, whose *log* clients may set otherwise, until it is told to stop; return the exit code."""
+    """Run a server until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        options: The options.
+        log: The log; clients may change its settings while the server runs.
+    """
     try:
         return uvloop.run(_serve(options, log))
     except NaiadError as error:
-        logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - the user's
+        logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - an error of the user's input needs no traceback
         return _FAILED
 
 
@@ -83,11 +94,19 @@ async def _serve(options: ServerOptions, log: Log) -> int:
 
 
 def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
-    """What loads models, and what that stands on; *debugged* names a model to run under a debugger, and which."""
-    for warning in (*options.warnings, *withheld_variables(os.environ)):  # here, as all that starts a server does
+    """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
+
+    Args:
+        options: The server's options.
+        debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
+    """
+    for warning in (
+        *options.warnings,
+        *withheld_variables(os.environ),
+    ):  # here, because every command that starts guests calls this function
         logger.warning("%s", warning)
     for key in sorted(effective_settings(options.backends.configs, "python").keys() & WITHOUT_EFFECT):
-        logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WHY)
+        logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
     resolution = resolution_settings(options)
     settings = LoadSettings(
         resolution=resolution,
@@ -113,7 +132,7 @@ def _limiter(options: ServerOptions) -> SharedRateLimiter | None:
 
 
 def build_engine(options: ServerOptions, loader: Loader) -> Engine:
-    """The engine; on a running event loop."""
+    """The engine, not started; call it on a running event loop."""
     settings = EngineSettings(
         server_id=options.general.server_id,
         repositories=open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced),
@@ -138,19 +157,20 @@ def _stop_on_signals() -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def stop(number: int) -> None:
+    def on_signal(number: int) -> None:
         if stopping.is_set():
             logger.warning("signal %d again; still stopping", number)
         stopping.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(number, on_signal, number)
     return stopping
 
 
 def _import(name: str) -> None:
-    """Import a module in a thread, beside the loop."""
-    # The loop would otherwise wait 5 ms for each of its turns.
+    """Import a module; called on a thread, while the loop runs."""
+    # An importing thread gives up the interpreter lock after the switch interval, 5 ms by default. The loop would wait
+    # that long before each of its callbacks.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     try:
@@ -160,20 +180,24 @@ def _import(name: str) -> None:
 
 
 async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
-    """Import what answers requests while guests start: they are processes of their own and take as long.
+    """Import the modules of the listeners while guests start.
 
-    Not before, which would keep the loop from getting to them.
+    The import begins when the guests are launched: earlier, it would compete with the loop that launches them.
     """
     launched = asyncio.ensure_future(launching.wait())
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
-    launched.cancel()  # where nothing had to be started
+    launched.cancel()  # it is never set if no guest starts
     await asyncio.to_thread(_import, "naiad.listeners")
-    # Now rather than when all is ready: nobody waits for this process.
+    # `cli.serve` has disabled the collector. This collection runs while guests start, so it delays nothing.
     gc.collect()
-    gc.enable()  # see `cli.serve`
+    gc.enable()
 
 
 def _settle_memory() -> None:
-    """Keep the collector off what lives as long as the server: a full collection would stop all requests for it."""
+    """Exclude all present objects from garbage collection; they live as long as the server.
+
+    A full collection would traverse them and stop all requests meanwhile. The higher threshold makes collections of new
+    objects rarer.
+    """
     gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY, 20, 20)
+    gc.set_threshold(_COLLECTION_THRESHOLD, 20, 20)
