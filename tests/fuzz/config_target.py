@@ -1,4 +1,4 @@
-"""Configurations: from text, from JSON and from messages made up, to what the server works with."""
+"""Configurations, from text, JSON and generated messages, through everything that a load does with them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from naiad.repository.layout import ModelFiles
 from naiad.repository.read import prepare_config
 from naiad.scheduling.factory import scheduler_for
 
-_SILENT = "refused without a word"
+_SILENT = "rejected without a text"
 _DATA = Path(__file__).parents[1] / "config" / "model" / "data"
 
 
 class ConfigTarget:
-    """Reads configurations, and judges how that ends.
+    """Reads configurations, and checks that errors have texts.
 
     Attributes:
-        answers: How many were read, and how many refused.
+        outcomes: How many configurations were accepted, and how many rejected.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.answers: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         (folder / "m" / "1").mkdir(parents=True, exist_ok=True)
         (folder / "m" / "1" / "model.py").touch()
         self._files = ModelFiles(name="m", repository=folder, directory=folder / "m")
 
     def try_text(self, data: bytes, *, strict: bool) -> None:
-        """Read `config.pbtxt`; raises whatever is no error of ours."""
+        """Read `config.pbtxt`. Raises any error other than `NaiadError`."""
         self._try(data.decode("utf-8", "replace"), parse_text, strict=strict)
 
     def try_json(self, data: bytes, *, strict: bool) -> None:
-        """Read the configuration of a load request."""
+        """Read the JSON configuration of a load request. Raises as `try_text`."""
         self._try(data.decode("utf-8", "replace"), parse_json, strict=strict)
 
     def _try(self, text: str, parse: object, *, strict: bool) -> None:
-        verdict = self._read(text, parse, strict=strict)
-        assert verdict != _SILENT
-        self.answers[verdict] += 1
+        outcome = self._read(text, parse, strict=strict)
+        assert outcome != _SILENT
+        self.outcomes[outcome] += 1
 
     def _read(self, text: str, parse: object, *, strict: bool) -> str:
         try:
@@ -60,10 +60,10 @@ class ConfigTarget:
             scheduler_for(config, states).add_instance("an instance")
             orjson.dumps(to_json(prepared))
         except NaiadError as error:
-            return "refused" if error.message else _SILENT
-        return "read"
+            return "rejected" if error.message else _SILENT
+        return "accepted"
 
 
 def samples() -> list[bytes]:
-    """Configurations that the tests have for other ends."""
+    """The configurations of the tests of `config/model`."""
     return [path.read_bytes() for path in sorted(_DATA.glob("*/config.pbtxt"))]

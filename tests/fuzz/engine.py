@@ -1,4 +1,4 @@
-"""The fake engine with the real one's check of requests before it, a model for language, and an eye on the log."""
+"""The fake engine behind the real engine's check of requests, and a log handler that collects errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BATCHING = {"add_sub"}
 
 
 class CheckedEngine(FakeEngine):
-    """`FakeEngine`, whose models get what fits their configurations alone, as behind the real engine."""
+    """`FakeEngine` with a check of each request against its model's configuration, as in the real engine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,21 +33,23 @@ class CheckedEngine(FakeEngine):
         self._plans[request.model_name].check(request)
         if request.model_name == "repeat":
             number = int(np.frombuffer(request.inputs[0].data, "<i4")[0])
-            request.inputs[0].data = np.array([max(-3, min(number, 3))], "<i4").tobytes()  # not two thousand million
+            request.inputs[0].data = np.array(
+                [max(-3, min(number, 3))], "<i4"
+            ).tobytes()  # bounded: the input may ask for two thousand million responses
         ticket = super().submit(request, sink)
         self.forget()
         return ticket
 
     def forget(self) -> None:
-        """Keep no more of what was asked than the last few."""
+        """Forget all but the last few calls, so that long runs need little memory."""
         for kept in (self.requests, self.cancelled, self.loads, self.unloads):
             del kept[:-8]
         if len(self.confirmed_counts) > 1000:
             self.confirmed_counts.clear()
 
 
-class Complaints(logging.Handler):
-    """What the log says of errors nobody foresaw."""
+class ErrorLog(logging.Handler):
+    """Collects errors of the log: no input may cause one."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The gRPC frontend's calls without a connection: messages' bytes in, messages' bytes or a status out."""
+"""The gRPC frontend without connections: bytes of messages in, bytes of messages or a status out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fuzz.engine import CheckedEngine, Complaints
+from fuzz.engine import CheckedEngine, ErrorLog
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.messages import PREFIX, PREFIX_SIZE
 from naiad.frontends.http2.field_blocks import Fields
@@ -26,18 +26,18 @@ METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["GRP
 
 
 class GrpcTarget:
-    """Takes messages, and judges what they are answered.
+    """Sends messages, and checks the responses.
 
     Attributes:
-        answers: How many answers had which status.
+        outcomes: How often calls ended with each status.
     """
 
     def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
-        self._complaints = Complaints()
-        logging.getLogger("naiad").addHandler(self._complaints)
+        self._loop.set_exception_handler(lambda _, context: self._errors.texts.append(repr(context)))
+        self._errors = ErrorLog()
+        logging.getLogger("naiad").addHandler(self._errors)
         self._engine = CheckedEngine()
         frontend = GrpcFrontend(
             self._engine, address="", port=0, extensions=Extensions(regions=ClientRegions(is_allowed=True))
@@ -45,39 +45,39 @@ class GrpcTarget:
         self._application = frontend.application(self._loop)
 
     def close(self) -> None:
-        """Leave nothing behind."""
-        logging.getLogger("naiad").removeHandler(self._complaints)
+        """Remove the log handler and close the loop."""
+        logging.getLogger("naiad").removeHandler(self._errors)
         self._loop.close()
 
     def try_call(self, method: str, data: bytes) -> None:
-        """Call a method; raises AssertionError where it ends as it must not."""
+        """Call a method. Raises AssertionError for an invalid response."""
         self._loop.run_until_complete(asyncio.wait_for(self._call(method, data), 20))
 
     def try_stream(self, messages: Sequence[bytes]) -> None:
-        """Send messages on a stream: each is answered there, and the stream ends well."""
+        """Send messages on a stream; it must end without an error, whatever they are."""
         self._loop.run_until_complete(asyncio.wait_for(self._stream(messages), 20))
 
     async def _call(self, method: str, data: bytes) -> None:
-        written = await self._answers(method, [data])
-        status = GrpcStatus(int(written.fields[b"grpc-status"]))
+        recorder = await self._responses(method, [data])
+        status = GrpcStatus(int(recorder.fields[b"grpc-status"]))
         if status is GrpcStatus.OK:
-            (answer,) = written.messages
+            (answer,) = recorder.messages
             _message(METHODS[method].output_type.name).FromString(answer)
         else:
-            assert written.fields[b"grpc-message"], f"{status.name} without words"
-        self.answers[status.name] += 1
+            assert recorder.fields[b"grpc-message"], f"{status.name} without a text"
+        self.outcomes[status.name] += 1
 
     async def _stream(self, messages: Sequence[bytes]) -> None:
-        written = await self._answers("ModelStreamInfer", messages)
-        assert written.fields[b"grpc-status"] == b"0"
-        for message in written.messages:
+        recorder = await self._responses("ModelStreamInfer", messages)
+        assert recorder.fields[b"grpc-status"] == b"0"
+        for message in recorder.messages:
             answer = pb.ModelStreamInferResponse.FromString(message)
-            self.answers["stream: error" if answer.error_message else "stream: response"] += 1
+            self.outcomes["stream: error" if answer.error_message else "stream: response"] += 1
 
-    async def _answers(self, method: str, messages: Sequence[bytes]) -> _Written:
-        self._complaints.texts.clear()
-        written = _Written()
-        stream = Stream(1, written, written, 1 << 30, 1 << 30)
+    async def _responses(self, method: str, messages: Sequence[bytes]) -> _Recorder:
+        self._errors.texts.clear()
+        recorder = _Recorder()
+        stream = Stream(1, recorder, recorder, 1 << 30, 1 << 30)
         fields = ((b"content-type", b"application/grpc"),)
         call = self._application.parse_head(RequestHead(b"POST", f"/{SERVICE}/{method}".encode(), fields, -1, 100))
         handler = self._application.handle_request(stream, call)
@@ -89,12 +89,12 @@ class GrpcTarget:
         while stream.is_open:
             self._engine.release()
             await asyncio.sleep(0)
-        assert not self._complaints.texts, self._complaints.texts[0]
-        return written
+        assert not self._errors.texts, self._errors.texts[0]
+        return recorder
 
 
-class _Written:
-    """What a stream asks of its connection: keeps what is written."""
+class _Recorder:
+    """Records what a stream sends. Implements `ResponseSender` and `StreamController`."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -130,7 +130,7 @@ def _message(name: str) -> Any:
 
 
 def samples() -> list[tuple[str, bytes]]:
-    """A good message for each method, several for those that infer."""
+    """Valid messages: one for each method, several for ModelInfer."""
     infer = pb.ModelInferRequest(model_name="add_sub", id="a")
     for name in ("INPUT0", "INPUT1"):
         infer.inputs.add(name=name, datatype="FP32", shape=[1, 4])

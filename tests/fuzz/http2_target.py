@@ -1,4 +1,4 @@
-"""gRPC's connections without sockets: frames in, frames out, and what must hold of them."""
+"""gRPC's connections without sockets: frames in, frames out, and checks of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import hpack
 from fuzz import grpc_target
-from fuzz.engine import CheckedEngine, Complaints
+from fuzz.engine import CheckedEngine, ErrorLog
 from naiad.frontends.grpc.messages import PREFIX
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
@@ -20,40 +20,40 @@ from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 
-_TURNS = 50
+_MAX_TURNS = 50
 _LIMITS = Http2Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)
 
 
 class Http2Target:
-    """Takes what a client sends, and judges what it is answered.
+    """Sends frames, and checks the responses.
 
     Attributes:
-        answers: How connections and streams ended.
+        outcomes: How often connections and streams ended in each way.
     """
 
     def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
-        self._complaints = Complaints()
-        logging.getLogger("naiad").addHandler(self._complaints)
+        self._loop.set_exception_handler(lambda _, context: self._errors.texts.append(repr(context)))
+        self._errors = ErrorLog()
+        logging.getLogger("naiad").addHandler(self._errors)
         self._inbox = memoryview(bytearray(READ_BUFFER_SIZE))
         self._engine = CheckedEngine()
         self._frontend = GrpcFrontend(self._engine, address="", port=0)
         self._application = self._frontend.application(self._loop)
 
     def close(self) -> None:
-        """Leave nothing behind."""
-        logging.getLogger("naiad").removeHandler(self._complaints)
+        """Remove the log handler and close the loop."""
+        logging.getLogger("naiad").removeHandler(self._errors)
         self._loop.close()
 
     def try_frames(self, sent: Sequence[bytes], cuts: Sequence[int]) -> None:
-        """Send frames, in pieces; raises AssertionError where the server does what it must not."""
+        """Send frames, cut into pieces. Raises AssertionError for an invalid response."""
         data = frames.PREFACE + frames.settings(()) + b"".join(sent)
         self._loop.run_until_complete(asyncio.wait_for(self._exchange(data, cuts), 20))
 
     async def _exchange(self, data: bytes, cuts: Sequence[int]) -> None:
-        self._complaints.texts.clear()
+        self._errors.texts.clear()
         connections: set[Http2Connection[Any]] = set()
         lifetimes = KeepaliveSettings(max_ping_strikes=0)
         connection = Http2Connection(self._application, connections, self._inbox, _LIMITS, lifetimes)
@@ -63,53 +63,53 @@ class Http2Target:
         for start, end in itertools.pairwise(bounds):
             self._feed(connection, transport, data[start:end])
             await asyncio.sleep(0)
-        for _ in range(_TURNS):
+        for _ in range(_MAX_TURNS):
             self._engine.release()
             await asyncio.sleep(0)
         transport.is_closed = True
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        assert not self._complaints.texts, self._complaints.texts[0]
+        assert not self._errors.texts, self._errors.texts[0]
         assert not connections, "a closed connection is still listed"
         assert not connection.open_streams, "a closed connection has streams"
         assert not self._frontend._gate._running, "an inference is still counted"
-        self._judge(bytes(transport.written))
+        self._check_written(bytes(transport.written))
 
     @staticmethod
     def _feed(connection: Http2Connection[Any], transport: _Transport, data: bytes) -> None:
         while data and not transport.is_closed:
             room = connection.get_buffer(-1)
             size = min(len(room), len(data))
-            assert size, "there is no room for what arrives"
+            assert size, "the connection offers an empty buffer"
             room[:size] = data[:size]
-            room = None  # as uvloop does, which holds it no longer
+            room = None  # as uvloop, which releases the buffer before the call
             connection.buffer_updated(size)
             data = data[size:]
 
-    def _judge(self, written: bytes) -> None:
+    def _check_written(self, written: bytes) -> None:
         decoder, is_over = hpack.Decoder(), False
         while written:
-            assert not is_over, "something follows the end of the connection"
+            assert not is_over, "a frame follows GOAWAY"
             high, low, kind, flags, number = frames.HEAD.unpack_from(written)
             end = frames.HEAD_SIZE + (high << 8 | low)
-            assert end <= len(written), "a frame is shorter than its head says"
+            assert end <= len(written), "a frame is shorter than its head announces"
             payload, written = written[frames.HEAD_SIZE : end], written[end:]
             if kind == frames.HEADERS:
                 fields = dict(decoder.decode(payload))
                 if flags & frames.END_STREAM:
-                    self.answers[f"grpc-status {fields['grpc-status']}"] += 1
+                    self.outcomes[f"grpc-status {fields['grpc-status']}"] += 1
             elif kind == frames.RST_STREAM:
                 assert number
-                self.answers[ErrorCode(int.from_bytes(payload, "big")).name] += 1
+                self.outcomes[ErrorCode(int.from_bytes(payload, "big")).name] += 1
             elif kind == frames.GOAWAY:
                 code = ErrorCode(int.from_bytes(payload[4:8], "big"))
                 assert code is not ErrorCode.INTERNAL_ERROR, payload
-                self.answers[f"connection: {code.name}"] += 1
+                self.outcomes[f"connection: {code.name}"] += 1
                 is_over = True
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,13 +146,13 @@ OF_CONNECTION = (
     frames.go_away(0, ErrorCode.NO_ERROR),
     frames.frame(0x42, 0, 3, b"unknown"),
 )
-"""Good frames of the connection."""
+"""Valid frames of the connection."""
 
 METHODS = ("ModelInfer", "ModelInfer", "ModelStreamInfer", "ServerLive")
 
 
 def head_of(number: int, method: str, *, is_cut: bool) -> bytes:
-    """A good beginning of a request. It adds to no table of fields, so that it may be left out."""
+    """A valid beginning of a request. It does not change the table of fields, so that it may be left out."""
     block = hpack.Encoder().encode(_fields(method))
     if not is_cut:
         return frames.headers(number, block, ends=False)
@@ -161,7 +161,7 @@ def head_of(number: int, method: str, *, is_cut: bool) -> bytes:
 
 
 def contents_of(number: int) -> list[bytes]:
-    """Good frames for a stream that has begun."""
+    """Valid frames for an open stream."""
     found = [
         frames.frame(frames.DATA, frames.END_STREAM, number, PREFIX.pack(0, 0)),
         frames.frame(frames.DATA, 0, number, PREFIX.pack(0, 100_000) + bytes(40_000)),

@@ -1,4 +1,4 @@
-"""The HTTP frontend and OpenAI's API on connections without sockets: bytes in, bytes out, and what must hold of them."""
+"""The HTTP frontend and OpenAI's API on connections without sockets: bytes in, bytes out, and checks of both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 
 import orjson
-from fuzz.engine import CheckedEngine, Complaints
+from fuzz.engine import CheckedEngine, ErrorLog
 from fuzz.samples import request
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
@@ -20,24 +20,24 @@ from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
 
-_TURNS = 200
+_MAX_TURNS = 200
 _LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)
 
 
 class HttpTarget:
-    """Takes what a client sends, and judges what it is answered.
+    """Sends bytes, and checks the responses.
 
     Attributes:
-        answers: How many answers had which status.
+        outcomes: How often responses had each status.
     """
 
     def __init__(self) -> None:
-        self.answers: Counter[int] = Counter()
+        self.outcomes: Counter[int] = Counter()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self._complaints.texts.append(repr(context)))
-        self._complaints = Complaints()
+        self._loop.set_exception_handler(lambda _, context: self._errors.texts.append(repr(context)))
+        self._errors = ErrorLog()
         self._receive_buffer = memoryview(bytearray(READ_SIZE))
-        logging.getLogger("naiad").addHandler(self._complaints)
+        logging.getLogger("naiad").addHandler(self._errors)
         extensions = Extensions(regions=ClientRegions(is_allowed=True))
         self._engine = CheckedEngine()
         openai = OpenAiApi(self._engine, extensions.tracer, OpenAiSettings())
@@ -48,22 +48,22 @@ class HttpTarget:
         self._methods: list[str] = []
 
     def close(self) -> None:
-        """Leave nothing behind."""
-        logging.getLogger("naiad").removeHandler(self._complaints)
+        """Remove the log handler and close the loop."""
+        logging.getLogger("naiad").removeHandler(self._errors)
         self._loop.close()
 
     def try_bytes(self, data: bytes, cuts: list[int]) -> None:
-        """Send bytes, in pieces; raises AssertionError where the server does what it must not."""
+        """Send bytes, cut into pieces. Raises AssertionError for an invalid response."""
         self._loop.run_until_complete(asyncio.wait_for(self._exchange(data, cuts), 20))
 
     def try_body(self, line: str, body: bytes) -> None:
-        """Send a request that is whole; it must be answered."""
-        before = self.answers.total()
+        """Send a complete request; it must get one response."""
+        before = self.outcomes.total()
         self.try_bytes(request(line, body), [])
-        assert self.answers.total() == before + 1, "no answer"
+        assert self.outcomes.total() == before + 1, "no response"
 
     async def _exchange(self, data: bytes, cuts: list[int]) -> None:
-        self._complaints.texts.clear()
+        self._errors.texts.clear()
         self._methods = []
         connections: set[HttpConnection] = set()
         transport = _Transport()
@@ -83,36 +83,36 @@ class HttpTarget:
         await self._settle(connection)
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        assert not self._complaints.texts, self._complaints.texts[0]
+        assert not self._errors.texts, self._errors.texts[0]
         assert not connections, "a closed connection is still listed"
-        self._judge(bytes(transport.written))
+        self._check_written(bytes(transport.written))
 
     async def _feed(self, connection: HttpConnection, transport: _Transport, data: bytes) -> None:
         while data and not transport.is_closed:
             if transport.is_paused:
                 await self._settle(connection)
-                assert not transport.is_paused, "reading was never taken up again"
+                assert not transport.is_paused, "reading was never resumed"
             room = connection.get_buffer(-1)
             size = min(len(room), len(data))
-            assert size, "there is no room for what arrives"
+            assert size, "the connection offers an empty buffer"
             room[:size] = data[:size]
             connection.buffer_updated(size)
             data = data[size:]
             await asyncio.sleep(0)
 
     async def _settle(self, connection: HttpConnection) -> None:
-        for _ in range(_TURNS):
+        for _ in range(_MAX_TURNS):
             self._engine.release()
             if connection.responses.is_idle:
                 return
             await asyncio.sleep(0)
-        raise AssertionError(f"no answer to {connection.responses.request!r}")
+        raise AssertionError(f"no response to {connection.responses.request!r}")
 
     def _handle(self, exchange: HttpExchange) -> None:
         self._methods.append(exchange.request.method)
         self._endpoints.handle(exchange)
 
-    def _judge(self, written: bytes) -> None:
+    def _check_written(self, written: bytes) -> None:
         methods = iter(self._methods)
         while written:
             head, found, rest = written.partition(b"\r\n\r\n")
@@ -122,9 +122,9 @@ class HttpTarget:
             if status == 100:
                 written = rest
                 continue
-            method = next(methods, "")  # what cannot be parsed is refused without being handled
+            method = next(methods, "")  # malformed requests are rejected before they are handled
             body, written = _body(head, rest, has_body=method != "HEAD")
-            self.answers[status] += 1
+            self.outcomes[status] += 1
             if status >= 400 and body:
                 _check_error(body)
 
@@ -136,7 +136,7 @@ def _body(head: bytes, rest: bytes, *, has_body: bool) -> tuple[bytes, bytes]:
         return b"", rest
     if b"content-length" in headers:
         size = int(headers[b"content-length"])
-        assert len(rest) >= size, "the body is shorter than its head says"
+        assert len(rest) >= size, "the body is shorter than its head announces"
         return rest[:size], rest[size:]
     if b"transfer-encoding" not in headers:
         assert headers[b"connection"] == b"close"
@@ -146,23 +146,23 @@ def _body(head: bytes, rest: bytes, *, has_body: bool) -> tuple[bytes, bytes]:
         line, _, rest = rest.partition(b"\r\n")
         size = int(line, 16)
         chunk, end, rest = rest[:size], rest[size : size + 2], rest[size + 2 :]
-        assert end == b"\r\n", "a chunk does not end where it says"
+        assert end == b"\r\n", "a chunk does not end where its size says"
         body += chunk
         if not size:
             return body, rest
 
 
 def _check_error(body: bytes) -> None:
-    """Errors are JSON that says what is wrong; never what nobody foresaw."""
+    """Errors are JSON with a text, and never internal errors."""
     document = orjson.loads(body.removeprefix(b"data: "))
     problem = document["error"]
     text = problem["message"] if isinstance(problem, dict) else problem
-    assert text, "an error without words"
-    assert INTERNAL_ERROR not in text, "an unforeseen error"
+    assert text, "an error without a text"
+    assert INTERNAL_ERROR not in text, "an internal error"
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that records what is written."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What Hypothesis does to good input: changes of bytes, of JSON values, and messages of protobuf made up altogether."""
+"""Strategies for inputs: valid ones with edited bytes or JSON values, and generated protobuf messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _edit = st.tuples(st.sampled_from("ioddst"), st.integers(0, 1 << 16), st.integer
 
 
 def edited(sample: bytes, edits: list[tuple[str, int, int, bytes]]) -> bytes:
-    """A sample after edits: pieces put in or over what is there, deleted, doubled, flipped, cut off."""
+    """A sample with edits: pieces inserted, overwritten, deleted, repeated; a bit flipped; the end cut off."""
     data = bytearray(sample)
     for kind, place, size, piece in edits:
         at = place % (len(data) + 1)
@@ -62,7 +62,7 @@ def edited(sample: bytes, edits: list[tuple[str, int, int, bytes]]) -> bytes:
     return bytes(data[:_LONGEST])
 
 
-def spoiled(samples: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+def mutated(samples: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     """Samples with up to five edits."""
     return st.builds(edited, samples, st.lists(_edit, max_size=5))
 
@@ -79,7 +79,7 @@ _values = st.one_of(
 
 
 def _places(document: object, found: list[tuple[object, object]]) -> list[tuple[object, object]]:
-    """Every place in a document: what holds it, and the name or number it has there."""
+    """Every value of a document, as its container and its key or index there."""
     if isinstance(document, (dict, list)):
         for key, value in list(document.items() if isinstance(document, dict) else enumerate(document)):
             found.append((document, key))
@@ -88,7 +88,7 @@ def _places(document: object, found: list[tuple[object, object]]) -> list[tuple[
 
 
 def changed(document: object, changes: list[tuple[int, str, str, object]]) -> bytes:
-    """A document, as JSON, with values replaced, removed, renamed or added."""
+    """A document as JSON, with values replaced, removed, renamed or added."""
     document = copy.deepcopy(document)
     for number, kind, name, value in changes:
         places = _places(document, [])
@@ -154,8 +154,8 @@ _change = st.tuples(
 )
 
 
-def misstated(documents: st.SearchStrategy[object]) -> st.SearchStrategy[bytes]:
-    """Documents, as JSON, with up to four changes."""
+def mutated_documents(documents: st.SearchStrategy[object]) -> st.SearchStrategy[bytes]:
+    """Documents as JSON, with up to four changes."""
     return st.builds(changed, documents, st.lists(_change, max_size=4))
 
 
@@ -164,7 +164,7 @@ def misstated(documents: st.SearchStrategy[object]) -> st.SearchStrategy[bytes]:
 
 @functools.cache
 def messages(descriptor: Descriptor, depth: int = 4) -> st.SearchStrategy[object]:
-    """Messages of one kind with any of their fields set."""
+    """Messages of one type, with any of their fields set."""
     fields = {field: _field(field, depth) for field in descriptor.fields if depth or field.message_type is None}
     chosen = st.lists(st.sampled_from(list(fields)), max_size=5, unique=True) if fields else st.just([])
     values = chosen.flatmap(lambda some: st.tuples(*(st.tuples(st.just(f), fields[f]) for f in some)))

@@ -1,4 +1,4 @@
-"""Good requests over HTTP, which the fuzzing spoils: one of each kind at least."""
+"""Valid requests over HTTP: at least one for each endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from typing import Any
 
 KEY = f"/naiad-fuzz-{os.getpid()}"
-"""A region of shared memory of the run's own."""
+"""A region of shared memory for this process."""
 
 _FOUR = [1.0, 2.0, 3.0, 4.0]
 
@@ -85,13 +85,13 @@ _GETS = [
 
 
 def request(line: str, body: bytes, *headers: str) -> bytes:
-    """A request whose head says how long its body is."""
+    """A request with a Content-Length."""
     lines = [f"{line} HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("utf-8", "surrogatepass") + body
 
 
 def chunked(line: str, body: bytes, size: int, *headers: str) -> bytes:
-    """A request with its body in chunks."""
+    """A request with a chunked body."""
     lines = [f"{line} HTTP/1.1", "Host: h", "Transfer-Encoding: chunked", *headers, "", ""]
     pieces = [body[start : start + size] for start in range(0, len(body), size)]
     return "\r\n".join(lines).encode() + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in [*pieces, b""])

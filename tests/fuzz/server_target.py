@@ -1,4 +1,4 @@
-"""A real server with guests, asked over sockets: the same inputs as for the frontends alone, fewer of them."""
+"""A real server with guests, over sockets. It gets the inputs of the other targets, fewer of them."""
 
 from __future__ import annotations
 
@@ -59,28 +59,30 @@ _MODELS = {
 }
 _SPARE = "add_one"
 _KEPT = [name for name in _MODELS if name != _SPARE]
-_UNFORESEEN = re.compile(r"cannot answer|cannot write|exception was never|Unexpected <class|Task exception|panicked")
+_UNEXPECTED = re.compile(
+    r": unexpected error|cannot answer|cannot write|exception was never|Unexpected <class|Task exception|panicked"
+)
 
 
 class ServerTarget:
-    """Takes what the other targets take.
+    """Sends the inputs of the other targets to a server.
 
     Attributes:
-        answers: How many answers had which status.
+        outcomes: How often responses had each status.
     """
 
     def __init__(self, server: ServerProcess) -> None:
-        self.answers: Counter[Any] = Counter()
+        self.outcomes: Counter[Any] = Counter()
         self._server = server
         self._channel = grpc.insecure_channel(server.grpc_url)
 
     def close(self) -> None:
-        """Leave no connection behind."""
+        """Close the gRPC channel."""
         self._channel.close()
 
     def try_bytes(self, data: bytes, cuts: list[int]) -> None:
-        """Send bytes, and no more after them; whatever is answered, the connection ends."""
-        # What would load and unload models does so with one that nothing else asks for.
+        """Send bytes, then close the sending side. The server must close the connection."""
+        # Loads and unloads go to a model that no other input uses.
         data = data.replace(b"repository/models/add_sub", b"repository/models/add_one")
         with socket.create_connection((HOST, self._server.http_port), timeout=20) as connection:
             try:
@@ -92,12 +94,12 @@ class ServerTarget:
             except TimeoutError:
                 raise
             except OSError:
-                answer = b""  # refused before all of it was sent
+                answer = b""  # rejected before all of it was sent
         assert INTERNAL_ERROR.encode() not in answer
-        self.answers["answered" if answer else "closed"] += 1
+        self.outcomes["responded" if answer else "closed"] += 1
 
     def try_body(self, line: str, body: bytes) -> None:
-        """Send a request that is whole; it must be answered."""
+        """Send a complete request; it must get a response."""
         line = line.replace("repository/models/add_sub", f"repository/models/{_SPARE}")
         with socket.create_connection((HOST, self._server.http_port), timeout=60) as connection:
             connection.sendall(request(line, body))
@@ -105,10 +107,10 @@ class ServerTarget:
             response.begin()
             text = response.read()
         assert INTERNAL_ERROR.encode() not in text
-        self.answers[response.status] += 1
+        self.outcomes[response.status] += 1
 
     def try_call(self, method: str, data: bytes) -> None:
-        """Call a method; it ends with an answer or a status that somebody foresaw."""
+        """Call a method. It must not end with UNKNOWN or a timeout."""
         if method.startswith("Repository"):
             data = data.replace(b"add_sub", _SPARE.encode())
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
@@ -118,30 +120,30 @@ class ServerTarget:
             code, details = problem.code(), problem.details()
         else:
             code, details = grpc.StatusCode.OK, "fine"
-        assert details, f"{code} without words"
+        assert details, f"{code} without a text"
         assert code not in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED}, details
-        self.answers[code.name] += 1
+        self.outcomes[code.name] += 1
 
     def try_stream(self, messages: Sequence[bytes]) -> None:
-        """Send messages on a stream, which ends well."""
+        """Send messages on a stream; it must end without an error, whatever they are."""
         count = sum(1 for _ in self._channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(iter(messages), timeout=60))
-        self.answers["streamed"] += count
+        self.outcomes["streamed"] += count
 
-    def check_well(self) -> None:
-        """The server lives, no guest had to be started again, and nothing in the log was unforeseen."""
+    def check_health(self) -> None:
+        """Check that the server is live, no guest was restarted and the log has no unexpected errors."""
         restarts = {guest["name"]: guest["restarts"] for guest in self._server.get("/ui/state").json()["guests"]}
         assert set(restarts) >= {f"{name}_0" for name in _KEPT}, restarts
         assert not any(restarts.values()), restarts
         assert self._server.get("/v2/health/live").status == 200
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [5]}]}
         assert self._server.post("/v2/models/identity/infer", body).json()["outputs"][0]["data"] == [5]
-        found = [line for line in self._server.log.splitlines() if _UNFORESEEN.search(line)]
+        found = [line for line in self._server.log.splitlines() if _UNEXPECTED.search(line)]
         assert not found, found[:5]
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[ServerTarget]:
-    """A target with models of the names that the samples ask for."""
+def running_server(folder: Path) -> Iterator[ServerTarget]:
+    """A server with the models that the samples name."""
     for name, (config, code) in _MODELS.items():
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(f'name: "{name}" backend: "python" {config}')

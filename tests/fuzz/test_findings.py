@@ -1,4 +1,4 @@
-"""What fuzzing has found, so that it stays found."""
+"""Regression tests for what fuzzing has found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(tmp_path):
 
 
 def test_instances_by_the_thousand_million_are_refused_before_they_are_named(read):
-    """They filled the memory of the host: ten gigabytes of names, and more to come."""
+    """Their names filled the memory of the host: ten gigabytes of them."""
     with pytest.raises(ConfigError, match="ask for 2147483650 instances, each a process; at most 4096 can be served"):
         read("instance_group [ { kind: KIND_CPU count: 2147483647 }, { kind: KIND_CPU count: 3 } ]")
 
@@ -45,7 +45,7 @@ def test_warm_up_with_more_bytes_than_any_machine_has_is_refused(read, tmp_path)
 
 
 def test_datatype_that_no_tensor_has_is_refused_in_warm_up(read, tmp_path):
-    """A number between those that have names was a ValueError."""
+    """A number without a name raised ValueError."""
     config = read("")
     sample = config.message.model_warmup.add(name="w", batch_size=1)
     sample.inputs["I"].data_type = 77
@@ -57,14 +57,14 @@ def test_datatype_that_no_tensor_has_is_refused_in_warm_up(read, tmp_path):
 
 
 def test_numbers_too_large_for_their_datatype_become_infinite_without_a_warning():
-    """numpy warned of them on the server's stderr."""
+    """numpy printed a warning on the server's stderr."""
     data = to_bytes("I", Datatype.FP32, (2,), [1e300, -3e38])
     assert np.frombuffer(data, "<f4").tolist() == [np.inf, np.float32(-3e38)]
 
 
 @pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 2147483647 }", "direct { }"])
 def test_places_for_sequences_are_bounded(read, strategy):
-    """Each instance made an object for each."""
+    """Each instance allocated an object for each place."""
     config = read(f"max_batch_size: 2147483647 sequence_batching {{ {strategy} }}")
     scheduler = scheduler_for(config)
     scheduler.add_instance("an instance")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import schemathesis
 from fakes.serving import LoopThread
-from fuzz.engine import CheckedEngine, Complaints
+from fuzz.engine import CheckedEngine, ErrorLog
 from hypothesis import HealthCheck, settings
 from naiad.frontends.console.page import Console
 from naiad.frontends.console.state import ConsoleState
@@ -38,7 +38,7 @@ schema = schemathesis.openapi.from_path(FILE)
 @pytest.fixture(scope="module")
 def served():
     """All there is over HTTP on one port, over the fake engine."""
-    complaints = Complaints()
+    complaints = ErrorLog()
     logging.getLogger("naiad").addHandler(complaints)
     with LoopThread() as loop:
         engine = CheckedEngine()
