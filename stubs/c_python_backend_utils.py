@@ -4,4 +4,4 @@ In a guest the stub makes a module of this name itself and nothing imports this 
 module in the place of this one.
 """
 
-import triton_python_backend_utils  # noqa: F401
+import triton_python_backend_utils  # noqa: F401 - the import replaces this module in `sys.modules`

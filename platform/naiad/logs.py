@@ -239,7 +239,7 @@ def _handler(file: Path | None) -> logging.Handler:
     return logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
 
 
-class _QuietStreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class _QuietStreamHandler(logging.StreamHandler):  # type: ignore[type-arg]  # subscripting it needs Python 3.11
     """Writes to a stream whose reader may go away: that must not end in a traceback for each line."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in `logging`

@@ -37,14 +37,14 @@ class Inputs(List[Tensor]):
 class _Finder:
     """Imports the dialect's two modules; asked last, so that a package of the name that a model brings goes first."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002 - the signature of importlib's finders and loaders
         """The modules' specifications, None for all others."""
         if fullname not in (PACKAGE, API):
             return None
         loader: Any = self  # not importlib.abc's: it is dear to import
         return ModuleSpec(fullname, loader, origin="naiad", is_package=fullname == PACKAGE)
 
-    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:  # noqa: ARG002
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:  # noqa: ARG002 - the signature of importlib's finders and loaders
         """Let the import system make the module."""
         return None
 

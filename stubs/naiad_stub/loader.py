@@ -18,7 +18,7 @@ CLASS_NAME = "TritonPythonModel"
 _SUFFIX = ".py"
 
 
-def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_dir: str, shared: bool) -> type:  # noqa: FBT001
+def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_dir: str, shared: bool) -> type:  # noqa: FBT001 - the flag of the LOAD message
     """Import *model_file* and return its class, with `pb_utils` ready for it.
 
     Args:
@@ -79,7 +79,7 @@ def _message(exc: BaseException) -> str:
     """The exception's own text, and its notes; exceptions whose `__str__` fails are not to fail us."""
     try:
         text = str(exc)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - `__str__` of a model's exception may raise anything
         text = f"<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> ({type(error).__name__} in __str__)"
     notes = getattr(exc, "__notes__", None)
     if isinstance(notes, list) and notes:

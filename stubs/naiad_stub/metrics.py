@@ -190,7 +190,7 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         bounds = [_number("Metric", bound) for bound in buckets]
         # Comparisons with NaN are false, also with itself.
-        if not all(low < high for low, high in zip(bounds, bounds[1:])) or any(bound != bound for bound in bounds):  # noqa: PLR0124
+        if not all(low < high for low, high in zip(bounds, bounds[1:])) or any(bound != bound for bound in bounds):  # noqa: PLR0124 - only NaN differs from itself
             self._fail("Bucket Boundaries must be strictly sorted")
         if bounds and bounds[-1] == float("inf"):
             del bounds[-1]  # it is there anyway; twice the same line would spoil the page

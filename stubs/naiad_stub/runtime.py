@@ -81,15 +81,15 @@ class ResponseSenders:
 class ModelControl:
     """Loading and unloading of other models."""
 
-    def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:  # noqa: ARG002
+    def load_model(self, model_name: str, config: str, files: Optional[Dict[str, Any]]) -> None:  # noqa: ARG002 - a guest's subclass uses it
         """Load a model and wait until it is loaded, with a configuration and files if they are given."""
         _reject("Failed to load model", model_name)
 
-    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: ARG002, FBT001
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: ARG002, FBT001 - a guest's subclass uses it
         """Begin to unload a model."""
         _reject("Failed to unload model", model_name)
 
-    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002 - a guest's subclass uses it
         """Whether a model accepts requests."""
         _reject("Failed to check model readiness", model_name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from architecture import rules
 from architecture.sources import GUEST, HOST, ROOT, python_files
 
@@ -21,7 +20,6 @@ def test_functions_have_return_types() -> None:
     assert rules.functions_without_return_type(python_files(*PRODUCT)) == []
 
 
-@pytest.mark.skip(reason="some suppressions have no reason yet")
 def test_suppressed_warnings_have_a_reason() -> None:
     assert rules.unexplained_suppressions(python_files(*PRODUCT, ROOT / "backends")) == []
 

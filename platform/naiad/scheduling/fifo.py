@@ -46,7 +46,7 @@ class FifoScheduler(Generic[Instance, Item]):
         """How many requests are not dispatched yet."""
         return len(self.waiting)
 
-    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
         """An instance became ready."""
         self._instances.add(instance)
         return self._dispatch()
@@ -59,14 +59,14 @@ class FifoScheduler(Generic[Instance, Item]):
         """How many requests the instance may hold at once; takes effect at the next decision."""
         self._instances.set_depth(instance, depth)
 
-    def enqueue(self, item: Item, now_ns: int = 0, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def enqueue(self, item: Item, now_ns: int = 0, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
         """A request arrived; *alone* if only an instance that holds nothing may be given it."""
         self.waiting.append(item)
         if alone:
             self._alone.add(item)
         return self._dispatch()
 
-    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
         """Requests that were dispatched but never begun; they come first, in their order."""
         self._wait_first(items)
         return self._dispatch()
@@ -86,7 +86,7 @@ class FifoScheduler(Generic[Instance, Item]):
         self._alone.discard(item)
         return True
 
-    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
         """An instance finished one dispatch."""
         self._instances.remove_dispatch(instance)
         return self._dispatch() if self.waiting else []

@@ -119,7 +119,7 @@ def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Call
     if hook is None:
         return message
     answer = hook(model_config_class(json.dumps(to_json(message))))
-    if not isinstance(answer, model_config_class):  # type: ignore[arg-type]
+    if not isinstance(answer, model_config_class):  # type: ignore[arg-type]  # the class is looked up in a module without types
         raise TritonModelException(
             f"auto_complete_config function in model '{message.name}' must return a valid pb.ModelConfig object."
         )

@@ -38,11 +38,11 @@ class _Listener:
     def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
         """Cannot happen: nothing was asked."""
 
-    def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002
+    def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002 - the signature of the protocol
         """Nothing is traced."""
         return None
 
-    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002
+    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
         """Nothing waits."""
         return False
 
@@ -77,7 +77,7 @@ class NoServices:
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """Cannot happen: there are no calls."""
 
-    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
         """Refuse."""
         worker.reply(number, error=_no_services())
 

@@ -83,7 +83,7 @@ class ForkServer:
             theirs.close()
         self.pid = self._process.pid
         self._lines = [
-            LineReader(pipe, lambda line, name=name: self._printed(name, line), self._loop)  # type: ignore[misc]
+            LineReader(pipe, lambda line, name=name: self._printed(name, line), self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
             if pipe is not None
         ]
@@ -229,7 +229,7 @@ class ForkServer:
         answer = self._forks.pop(number)
         if answer.done():  # nobody waits for it any more
             os.killpg(pid, signal.SIGKILL)
-            self._reap(pid, lambda status, reason: None)  # noqa: ARG005
+            self._reap(pid, lambda status, reason: None)  # noqa: ARG005 - the signature of callbacks on an exit
         else:
             answer.set_result(pid)
 

@@ -64,7 +64,7 @@ class GuestProcess:
         self._gone = gone
         self.pid = launched.pid
         self._lines = [
-            LineReader(pipe, lambda line, name=name: printed(name, line), self._loop)  # type: ignore[misc]
+            LineReader(pipe, lambda line, name=name: printed(name, line), self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in launched.output
         ]
         self._watch()

@@ -122,7 +122,7 @@ class SequenceScheduler(Generic[Instance, Item]):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> list[Action[Instance, Item]]:  # noqa: ARG002
+    def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> list[Action[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
         """A request arrived. They are all executed as if *alone*."""
         self._expire(now_ns)  # the sequence may have been idle too long by now
         try:
