@@ -7,7 +7,6 @@ modules of the listeners; the ports open when both are done. Guests come first, 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from naiad import garbage_collection
 from naiad.config.server.backend_settings import WITHOUT_EFFECT, effective_settings
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.calls.model_control import ModelControl
@@ -41,7 +41,6 @@ from naiad.workers.loop_poller import default_busy_poll_us
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
-_COLLECTION_THRESHOLD = 10_000
 _WITHOUT_EFFECT_REASON = (
     "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls"
 )
@@ -86,7 +85,7 @@ async def _serve(options: ServerOptions, log: Log) -> int:
 
         await listen(engine, loader, options, log, stack)
         await asyncio.to_thread(_import, "naiad.protocol.numpy_types")
-        _settle_memory()
+        garbage_collection.settle()
         await stopping.wait()
         logger.info("Waiting for in-flight requests to complete.")
         await engine.finish_sequences()
@@ -188,16 +187,4 @@ async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Even
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
     await asyncio.to_thread(_import, "naiad.listeners")
-    # `cli.serve` has disabled the collector. This collection runs while guests start, so it delays nothing.
-    gc.collect()
-    gc.enable()
-
-
-def _settle_memory() -> None:
-    """Exclude all present objects from garbage collection; they live as long as the server.
-
-    A full collection would traverse them and stop all requests meanwhile. The higher threshold makes collections of new
-    objects rarer.
-    """
-    gc.freeze()
-    gc.set_threshold(_COLLECTION_THRESHOLD, 20, 20)
+    garbage_collection.resume()

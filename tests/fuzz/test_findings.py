@@ -39,7 +39,7 @@ def test_warm_up_with_more_bytes_than_any_machine_has_is_refused(read, tmp_path)
         'inputs { key: "I" value { data_type: TYPE_FP32 dims: 9223372036854775807 random_data: true } } }'
     )
     with pytest.raises(
-        ConfigError, match=r"warmup input 'I' of shape \[9223372036854775807\] does not fit into memory"
+        ConfigError, match=r"cannot make warmup input 'I': shape \[9223372036854775807\] exceeds 4294967296 bytes"
     ):
         read_samples(config, tmp_path)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from naiad import garbage_collection
 from naiad.cli.command_line import report_option_error, usage
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, UsageError, format_flag
@@ -49,9 +49,7 @@ def serve(arguments: Sequence[str], program: str) -> int:
         return report_option_error(error, program)
     with log:
         _log_notices(options)
-        # The start creates objects that live as long as the server; each collection would traverse them again.
-        # `app` enables the collector once the modules are imported.
-        gc.disable()
+        garbage_collection.pause()  # `app` resumes it
         _limit_blas_threads()
         # Imported here, so that `--help` and errors of the command line do not pay for it.
         from naiad.app import serve as run_server

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Datatype(enum.IntEnum):
-    """A tensor datatype; the value is the number of `DataType` in ModelConfig, also used between host and guest."""
+    """A tensor datatype. Its value is the number in ModelConfig's `DataType`; messages to guests use it, too."""
 
     INVALID = 0
     BOOL = 1
@@ -38,7 +38,7 @@ class Datatype(enum.IntEnum):
 
     @property
     def byte_size(self) -> int:
-        """Bytes of one element, 0 where elements vary (BYTES) or there are none (INVALID)."""
+        """Bytes of one element; 0 for BYTES, whose elements have any length, and for INVALID."""
         return BYTE_SIZES[self]
 
     @property
@@ -48,7 +48,7 @@ class Datatype(enum.IntEnum):
 
 
 BYTE_SIZES: tuple[int, ...] = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)
-"""Bytes of one element by number of datatype: a tuple, because the request path looks sizes up per tensor."""
+"""Bytes of one element by number of the datatype. A tuple: the request path looks sizes up for each tensor."""
 
 _NUMPY_NAMES = ("", "?", "<u1", "<u2", "<u4", "<u8", "<i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "", "")
 
@@ -58,7 +58,7 @@ BY_NAME: dict[str, Datatype] = {d.name: d for d in Datatype if d is not Datatype
 
 @cache
 def _numpy_type(datatype: Datatype) -> np.dtype[np.generic] | None:
-    # Here: importing numpy takes as long as starting a guest, and a server that starts does both at once.
+    # Imported here: numpy takes as long to import as a guest to start, and a starting server overlaps the two.
     import numpy as np
 
     return np.dtype(_NUMPY_NAMES[datatype]) if _NUMPY_NAMES[datatype] else None

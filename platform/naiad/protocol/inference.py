@@ -1,7 +1,7 @@
 """Requests and responses as plain values, the same for every frontend, for calls between models and for ensembles.
 
-The classes are slotted and mutable only for speed (a frozen dataclass costs a `object.__setattr__` per field on the
-request path); nobody changes a request after submitting it or a response after receiving it.
+The classes are slotted, and mutable only for speed: creating a frozen dataclass calls `object.__setattr__` for each
+field. Requests are never changed after they are submitted, nor responses after they were sent to a sink.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SEQUENCE_END = 2
 
 @dataclass(slots=True)
 class InputTensor:
-    """One input as it came: the frontend has split bytes, the engine checks them against the model.
+    """One input as the client sent it; the engine checks it against the model.
 
     Attributes:
         name: Name of the model's input.
-        datatype: Datatype as the client named it.
+        datatype: Datatype that the client declared.
         shape: Dimensions, batch dimension included.
-        data: The elements; a view of the received body where possible.
+        data: The elements; where possible a view of the received body.
     """
 
     name: str
@@ -49,23 +49,23 @@ class InputTensor:
 
 
 class Trace(Protocol):
-    """Takes notes about one request."""
+    """Records what happens to one request."""
 
     @property
     def context(self) -> bytes | None:
-        """What the model is told of it, as JSON; empty for a trace of which there is nothing to tell, None for none."""
+        """The context that the model gets, as JSON; empty for a trace without one, None if the model is not traced."""
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Note when it was queued, taken to a guest, begun and finished there, and answered: monotonic nanoseconds."""
+        """Record when it was queued, sent to a guest, started and finished there, and answered (monotonic ns)."""
 
     def on_composed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Likewise where nothing was computed: times of an ensemble's steps, or of finding a kept response."""
+        """Record the same times of a request that no guest computed: an ensemble's, or one answered from the cache."""
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:
-        """Trace a request that this one leads to; return the sink for its responses."""
+        """Trace a request that this one causes; the sink for its responses."""
 
     def on_rejected(self) -> None:
-        """Note that it was not taken up, so that nothing more will happen."""
+        """Record that it was rejected: no further method is called."""
 
 
 @dataclass(slots=True)
@@ -74,11 +74,11 @@ class InferRequest:
 
     Attributes:
         model_name: Name of the model.
-        model_version: Version, or -1 for the one the version policy names (the highest that is ready).
+        model_version: Version; -1 for the latest, the highest that is ready.
         inputs: The inputs, in the client's order.
-        request_id: The client's id, empty if none was given.
+        request_id: The client's id; empty if it sent none.
         requested_outputs: Names of outputs to return; empty means all.
-        parameters: Parameters for the model; reserved ones are already taken out.
+        parameters: Parameters for the model, without the reserved ones.
         correlation_id: Sequence id, an unsigned integer or a string; 0 and "" mean none.
         flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level, 0 for the model's default.
@@ -86,7 +86,7 @@ class InferRequest:
         layout_key: Equal for requests that differ in nothing but their id and their tensors' bytes, so that what the
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
-        trace: Whom to tell when what happened to it; None for most.
+        trace: Its trace; None for requests that are not traced.
     """
 
     model_name: str
@@ -111,8 +111,9 @@ class OutputTensor:
         name: Name of the model's output.
         datatype: Datatype as the model produced it (the reference does not check it against the configuration).
         shape: Dimensions, batch dimension included.
-        data: The elements. A memoryview may lie in a guest's segment: the bytes stay valid for as long as the view
-            (or a slice of it) is referenced, and are given back when the last reference goes.
+        data: The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as the
+        view,
+            or a slice of it, is referenced; after that the memory is returned to the guest.
     """
 
     name: str
@@ -126,13 +127,13 @@ class InferResponse:
     """One response to a request; a request may have any number of them.
 
     Attributes:
-        model_name: Name of the model that answered.
+        model_name: Name of the responding model.
         model_version: Its version.
-        request_id: The id the request came with.
+        request_id: The request's id.
         outputs: Outputs in the model's order.
         parameters: Response parameters set by the model.
         error: Set where this response is an error; outputs are empty then.
-        layout: The same object for responses whose outputs differ in nothing but their bytes; None if unknown.
+        layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
     """
 
     model_name: str
@@ -145,11 +146,11 @@ class InferResponse:
 
 
 class Sink(Protocol):
-    """Where the responses of one request go: any number of them and one end.
+    """Receives the responses of one request: any number of them, then one end.
 
-    A plain inference, a decoupled stream, a call from another model and an ensemble step all look like this.
-    Called on the event loop's thread only.
+    Plain requests, decoupled streams, calls of other models and steps of ensembles all use this interface. It is called
+    on the event loop's thread only.
     """
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - on the request path
-        """Take one response (None: a final mark without one). After `final` no call follows."""
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - positional: keywords cost time on the request path
+        """Receive one response, or None for an end without one. No call follows after *final*."""

@@ -1,4 +1,4 @@
-"""What the server tells about itself and its models: plain values for the frontends to print."""
+"""Metadata and statistics of the server and its models, as plain values that the frontends print."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TensorMetadata:
     """Name, KServe datatype and shape of an input or output; a leading -1 stands for the batch dimension.
 
     Attributes:
-        labels: Names of the classes that an output's elements stand for; none for most.
-        required: Whether it is an input that no request may leave out.
+        labels: Class names of an output's elements; empty for most.
+        required: Whether it is an input that every request must have.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """What a model takes and gives.
+    """Inputs and outputs of a model.
 
     Attributes:
         name: The model.
@@ -69,7 +69,7 @@ class ModelMetadata:
 
 
 def with_labels(metadata: ModelMetadata, labels: Mapping[str, tuple[str, ...]]) -> ModelMetadata:
-    """The same with the labels of its outputs, by their names."""
+    """*metadata* with labels of its outputs, given by output name."""
     if not labels:
         return metadata
     outputs = tuple(replace(tensor, labels=labels.get(tensor.name, ())) for tensor in metadata.outputs)
@@ -88,7 +88,7 @@ class ModelState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One line of the repository index; a model that was never loaded has a name alone, and its namespace."""
+    """One line of the repository index; a model that was never loaded has only a name and a namespace."""
 
     name: str
     version: str = ""
@@ -99,7 +99,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A count and the nanoseconds they took together."""
+    """A count of events, and their total duration in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -107,7 +107,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class SummaryValue:
-    """Count and sum of all values ever, and quantiles of those of late: NaN where there are none."""
+    """Count and sum of all values, and quantiles of recent ones (NaN if there are none)."""
 
     count: int
     sum: int
@@ -116,11 +116,11 @@ class SummaryValue:
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """How many values were up to each of some bounds, but above the one before; the last count is of those above all.
+    """A histogram: for each bound, how many values were at most that, and above the bound before.
 
     Attributes:
         bounds: The bounds, ascending.
-        counts: One more than bounds.
+        counts: One more than *bounds*; the last counts the values above all bounds.
         sum: Sum of all values.
     """
 
@@ -141,15 +141,15 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStatistics:
-    """The responses of a decoupled model that had one place among those to their request.
+    """Responses of a decoupled model at one position among the responses to their request.
 
     Attributes:
-        compute_infer: Time until the model sent them, since it sent those before them or its execute began.
-        compute_output: Time to take their outputs over.
-        success: Both together, of those that were no errors.
-        fail: Likewise, of errors.
-        empty_response: Ends of requests without a response.
-        cancel: Ends of requests that were cancelled.
+        compute_infer: Time until the model sent them, counted from the response before or the start of `execute`.
+        compute_output: Time to read their outputs.
+        success: Sum of both times, of responses without an error.
+        fail: Sum of both times, of errors.
+        empty_response: Requests that ended here without a response.
+        cancel: Requests that were cancelled here.
     """
 
     compute_infer: Duration
@@ -168,28 +168,27 @@ class ModelStatistics:
         name: The model.
         version: Its version as a string.
         last_inference: Milliseconds since the epoch of the last inference, 0 if there was none.
-        inference_count: Batch items inferred.
+        inference_count: Rows inferred, over all batches.
         execution_count: Calls of `execute`.
-        success: Requests that succeeded, from submission to response.
+        success: Successful requests, from submission to response.
         fail: Requests that failed.
-        failures: How many of them for which reason, if it is known.
+        failures: Failed requests by reason, where it is known.
         queue: Time in the queue.
         compute_input: Time to lay inputs out for the guest.
         compute_infer: Time in the guest.
-        compute_output: Time to take outputs over.
-        namespace: Its namespace; empty where there are none.
-        tags: What its configuration wants its metrics to be labelled with.
-        is_cached: Whether it wants its responses to be kept.
-        error_responses: Requests that the model answered with an error, which count as successes.
+        compute_output: Time to read outputs.
+        namespace: Its namespace; empty where namespaces are disabled.
+        tags: Labels that its configuration adds to its metrics.
+        is_cached: Whether its configuration enables the response cache.
+        error_responses: Requests to which the model responded with an error; they count as successes.
         pending_count: Requests that wait for an instance.
         load_seconds: How long loading it took.
-        summaries: Quantiles of durations in microseconds, by what took so long; empty unless they are wanted.
-        first_responses: How many milliseconds it took to the first response of each request; None unless that is
-            wanted.
+        summaries: Quantiles of durations in microseconds, by part of the request; empty unless enabled.
+        first_responses: Milliseconds to the first response of each request; None unless enabled.
         cache_hit: Requests answered from the response cache.
-        cache_miss: Requests looked up in vain.
+        cache_miss: Requests that were not in the response cache.
         batch_stats: Per batch size.
-        responses: Per place of a response among those to its request, of decoupled models alone.
+        responses: Per position of a response in its request; decoupled models only.
     """
 
     name: str
@@ -220,17 +219,17 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """How full the response cache is, and how useful.
+    """Size and use of the response cache.
 
     Attributes:
-        byte_size: Bytes it may hold.
-        used_byte_size: Bytes it holds.
-        entries: Responses it holds.
-        hits: Look-ups that found one.
-        misses: Look-ups that found none.
-        evictions: Responses that had to make room for others.
-        lookup_ns: Nanoseconds that all look-ups took.
-        insertion_ns: Nanoseconds that keeping responses took.
+        byte_size: Capacity in bytes.
+        used_byte_size: Bytes in use.
+        entries: Number of responses it has.
+        hits: Lookups that found a response.
+        misses: Lookups that found none.
+        evictions: Responses removed to make room.
+        lookup_ns: Nanoseconds of all lookups.
+        insertion_ns: Nanoseconds of all insertions.
     """
 
     byte_size: int
@@ -249,13 +248,13 @@ class InstanceStatus:
 
     Attributes:
         model: The model.
-        namespace: Its namespace; empty where there are none.
+        namespace: Its namespace; empty where namespaces are disabled.
         version: Its version as a string.
         name: The instance.
-        pid: Its guest's process; 0 while there is none.
-        restarts: How often its guest was replaced, by what the one before had died of.
+        pid: Process id of its guest; 0 while it has none.
+        restarts: How often its guest was replaced, by the exit status of the one before.
         input_byte_size: Bytes of its input segment that hold requests now.
-        lent_outputs: Blocks of its output segment that responses on their way refer to.
+        borrowed_outputs: Blocks of its output segment that responses in flight borrow.
     """
 
     model: str
@@ -265,4 +264,4 @@ class InstanceStatus:
     pid: int
     restarts: Mapping[str, int]
     input_byte_size: int
-    lent_outputs: int
+    borrowed_outputs: int

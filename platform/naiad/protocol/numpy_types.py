@@ -1,7 +1,7 @@
-"""Datatypes as numpy has them, in a table for who looks them up for each tensor.
+"""Numpy types of the datatypes, as a table for code that looks one up for each tensor.
 
-Importing numpy takes a quarter of the processor time that a server needs until it answers. So what answers requests
-imports it, and this, within the functions that need it, and `app` once all ports are open.
+Importing numpy takes a quarter of the processor time that a server needs until it is ready. Frontends therefore import
+numpy, and this module, in the functions that need them; `app` imports both once all ports are open.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def test_many_models_with_long_names_and_markup_fit_and_stay_text(page, site):
     site.origins = {(LONG, "1"): ModelOrigin(backend="python", code="model.py", environment="/" + LONG)}
     site.engine.statuses = [
         InstanceStatus(
-            model=LONG, version="1", name=LONG, pid=1, restarts={MARKUP: 1}, input_byte_size=0, lent_outputs=0
+            model=LONG, version="1", name=LONG, pid=1, restarts={MARKUP: 1}, input_byte_size=0, borrowed_outputs=0
         )
     ]
     until(page, lambda: len(rows(page, "models")) == 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from naiad.engine.serving.instance import death_reason
+from naiad.engine.serving.instance import exit_label
 from naiad.environments.store.entries import entry_sizes
 from naiad.errors import GuestExitedError
 from naiad.frontends.metrics.families import render
@@ -18,7 +18,7 @@ from naiad.protocol.metadata import InstanceStatus
     [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit 0"), (3, "exit 3"), (None, "unknown"), (-250, "signal 250")],
 )
 def test_a_death_has_its_signal_or_its_exit_code_as_reason(status, reason):
-    assert death_reason(GuestExitedError("it died", exit_status=status)) == reason
+    assert exit_label(GuestExitedError("it died", exit_status=status)) == reason
 
 
 def test_a_store_is_as_large_as_the_records_of_its_entries_say(tmp_path):
@@ -35,7 +35,7 @@ def test_a_store_is_as_large_as_the_records_of_its_entries_say(tmp_path):
 
 def test_a_guest_that_is_gone_has_no_memory_and_is_not_alive():
     gone = InstanceStatus(
-        model="m", version="1", name="m_0", pid=0, restarts={"exit 1": 2}, input_byte_size=0, lent_outputs=0
+        model="m", version="1", name="m_0", pid=0, restarts={"exit 1": 2}, input_byte_size=0, borrowed_outputs=0
     )
     text = render(guest_families([gone])).decode()
     assert 'naiad_guests_alive{model="m",version="1"} 0\n' in text

@@ -149,14 +149,14 @@ BROKEN = {
     ),
     "clash": (
         state("3").replace("S_IN", "IN"),
-        "sequence batching state input 'IN' is an input or a control of clash, too",
+        "cannot use 'IN' as a state input of clash: it is an input or a control as well",
     ),
     "nameless": (state("3").replace("S_OUT", ""), "sequence batching state must specify 'output_name' for nameless"),
     "typeless": (state("3").replace("data_type: TYPE_INT32", ""), "state must specify 'data_type' for typeless"),
     "negative": (state("-2"), "sequence batching state 'S_IN' has a negative dimension for negative"),
     "huge": (
         state("[ 4611686018427387904 ]"),
-        "state 'S_IN' of shape [1, 4611686018427387904] does not fit into memory",
+        "cannot fill state 'S_IN' with zeros: shape [1, 4611686018427387904] exceeds 4294967296 bytes",
     ),
 }
 

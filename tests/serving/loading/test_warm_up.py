@@ -86,7 +86,7 @@ BROKEN = {
     ),
     "many": (
         sample("b", "zero_data: true", size=5),
-        "warmup sample 'b' of model 'many' asks for batch_size 5, which is more than the model takes at once (4)",
+        "cannot use warmup sample 'b' of model 'many': its batch_size 5 exceeds the largest batch of the model, 4",
     ),
     "raises": (
         sample("r", 'input_data_file: "cold"'),

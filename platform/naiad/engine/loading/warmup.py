@@ -1,7 +1,7 @@
-"""Warming a model up: sample requests that each instance executes before it serves (`model_warmup`).
+"""Warm-up: sample requests that each instance executes before it serves (`model_warmup`).
 
-Texts are the reference's (CORE src/backend_model_instance.cc). Unlike there, a sample of more requests than the model
-takes at once is an error of the configuration, and statistics do not count samples.
+Texts are the reference's (CORE src/backend_model_instance.cc). Two things differ from it: a sample with more requests
+than `max_batch_size` is a configuration error, and statistics do not count samples.
 """
 
 from __future__ import annotations
@@ -24,31 +24,37 @@ from naiad.workers.exchange import GuestResponse
 from naiad.workers.worker import Worker
 
 _FOLDER = "warmup"
-MOST_BYTES = 1 << 32
-"""No tensor is made up that is larger: somebody mistyped its shape."""
+MAX_TENSOR_BYTES = 1 << 32
+"""Larger generated tensors are rejected: their shape is most likely a typing error."""
 _PREFIX = "[request id: <id_unknown>] "
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample: requests that are executed in one call, and how often."""
+class WarmupSample:
+    """One sample.
+
+    Attributes:
+        name: Its name.
+        requests: Requests to be executed in one call.
+        count: How often to execute them.
+    """
 
     name: str
     requests: tuple[InferRequest, ...]
     count: int
 
 
-def read_samples(config: ModelConfig, directory: Path) -> tuple[Sample, ...]:
-    """The samples of a model whose files are under *directory*; blocks.
+def read_samples(config: ModelConfig, directory: Path) -> tuple[WarmupSample, ...]:
+    """The warm-up samples of a model whose files are under *directory*; blocks.
 
     Raises:
-        ConfigError: If a sample contradicts itself or the model.
+        ConfigError: If a sample is invalid, or conflicts with the model.
         InvalidRequestError: If its inputs do not fit the model.
         RepositoryError: If a file cannot be read.
     """
     plan = compile_plan(config, 0)
     return tuple(
-        Sample(message.name, tuple(_requests(config, message, directory, plan)), max(message.count, 1))
+        WarmupSample(message.name, tuple(_requests(config, message, directory, plan)), max(message.count, 1))
         for message in config.message.model_warmup
         if message.batch_size
     )
@@ -59,8 +65,8 @@ def _requests(
 ) -> Iterator[InferRequest]:
     if message.batch_size > max(config.max_batch_size, 1):
         raise ConfigError(
-            f"warmup sample '{message.name}' of model '{config.name}' asks for batch_size {message.batch_size}, "
-            f"which is more than the model takes at once ({max(config.max_batch_size, 1)})"
+            f"cannot use warmup sample '{message.name}' of model '{config.name}': its batch_size {message.batch_size} "
+            f"exceeds the largest batch of the model, {max(config.max_batch_size, 1)}"
         )
     leading = (1,) if config.max_batch_size > 0 else ()
     known = {tensor.name for tensor in config.inputs}
@@ -80,8 +86,8 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
     shape = leading + tuple(message.dims)
     elements = prod(shape)
     width = 0 if datatype is Datatype.INVALID else BYTE_SIZES[datatype]
-    if elements * (width or 4) > MOST_BYTES:
-        raise ConfigError(f"warmup input '{name}' of shape {list(shape)} does not fit into memory")
+    if elements * (width or 4) > MAX_TENSOR_BYTES:
+        raise ConfigError(f"cannot make warmup input '{name}': shape {list(shape)} exceeds {MAX_TENSOR_BYTES} bytes")
     kind = message.WhichOneof("input_data_type")
     if kind is None:
         raise ConfigError(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set")
@@ -103,7 +109,7 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
 
 
 def read_data_file(path: Path) -> bytes:
-    """The bytes of a tensor that a model brings along; blocks.
+    """The bytes of a tensor in a file of a model; blocks.
 
     Raises:
         RepositoryError: If the file cannot be read.
@@ -115,8 +121,8 @@ def read_data_file(path: Path) -> bytes:
         raise RepositoryError(message, code=Code.INTERNAL) from error
 
 
-class _Run:
-    """One sample being executed."""
+class _SampleExecution:
+    """One sample being executed by one guest."""
 
     def __init__(self, worker: Worker, keys: Sequence[int]) -> None:
         self.worker = worker
@@ -128,17 +134,17 @@ class _Run:
 class WarmUp:
     """Has guests execute the samples of a model version."""
 
-    def __init__(self, samples: Sequence[Sample], keys: Iterator[int]) -> None:
+    def __init__(self, samples: Sequence[WarmupSample], keys: Iterator[int]) -> None:
         self._samples = samples
         self._keys = keys
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _SampleExecution] = {}
 
     async def run(self, worker: Worker) -> None:
-        """Have *worker* execute all samples.
+        """Have *worker* execute all samples, one after another.
 
         Raises:
-            ModelError: If a sample is answered with an error.
-            GuestExitedError: If the guest ended meanwhile.
+            ModelError: If the model responds to a sample with an error.
+            GuestExitedError: If the guest exits meanwhile.
         """
         for sample in self._samples:
             for _ in range(sample.count):
@@ -147,9 +153,9 @@ class WarmUp:
                     text = "; ".join(problems)
                     raise ModelError(f"failed to run warmup sample '{sample.name}': {text}; ", code=Code.INVALID_ARG)
 
-    async def _execute(self, worker: Worker, sample: Sample) -> list[str]:
+    async def _execute(self, worker: Worker, sample: WarmupSample) -> list[str]:
         batch = [(next(self._keys), request, None) for request in sample.requests]
-        run = _Run(worker, [key for key, _, _ in batch])
+        run = _SampleExecution(worker, [key for key, _, _ in batch])
         self._runs.update((key, run) for key, _, _ in batch)
         try:
             worker.execute(batch, 0)
@@ -164,7 +170,7 @@ class WarmUp:
         return run.problems
 
     def on_response(self, answer: GuestResponse) -> None:
-        """A guest answered a request that no client sent."""
+        """A guest responded to a request that no client sent."""
         run = self._runs.get(answer.key)
         if run is None:
             return
@@ -176,7 +182,7 @@ class WarmUp:
                 run.done.set_result(None)
 
     def on_guest_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """A guest died, perhaps of a sample."""
+        """A guest has exited, perhaps because of a sample."""
         for run in set(self._runs.values()):
             if run.worker is worker and not run.done.done():
                 run.done.set_exception(error)

@@ -1,4 +1,8 @@
-"""What a model is given of a batch of sequences: their requests with controls and states; zeros where there is none."""
+"""Builds the requests of a batch of sequences as the model sees them: with controls and states added.
+
+A slot of the batch without a request gets a row of zeros, so that every other request stays in the slot of its
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,17 @@ from naiad.scheduling.interface import Row
 
 
 def row_requests(rows: Sequence[Row[PendingRequest]]) -> list[InferRequest]:
-    """The request of each row, as the model shall see it."""
+    """The request of each row, as the model sees it."""
     model, state = next((row.item.request, row.state) for row in rows if row.item is not None)
-    blank: list[InputTensor] = []
-    blank_state: list[InputTensor] = []
+    zero_inputs: list[InputTensor] = []
+    zero_state: list[InputTensor] = []
     if any(row.item is None for row in rows):
-        blank = [_zeros(tensor) for tensor in model.inputs]
-        blank_state = [_zeros(tensor) for tensor in state.inputs] if state is not None else []
+        zero_inputs = [_zeros(tensor) for tensor in model.inputs]
+        zero_state = [_zeros(tensor) for tensor in state.inputs] if state is not None else []
     return [
         _request(row, row.item.request)
         if row.item is not None
-        else _nothing(row, model, [*blank, *row.controls, *blank_state])
+        else _empty_row(row, model, [*zero_inputs, *row.controls, *zero_state])
         for row in rows
     ]
 
@@ -45,7 +49,7 @@ def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
     )
 
 
-def _nothing(row: Row[PendingRequest], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
+def _empty_row(row: Row[PendingRequest], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
     return InferRequest(
         model.model_name,
         model.model_version,

@@ -1,8 +1,8 @@
-"""A version that was loaded anew, and those before it for as long as they have sequences under way.
+"""A reloaded version together with its predecessors, for as long as these have sequences in progress.
 
-A sequence depends on what its instance remembers, so its requests go to the version that has it, until it ends or is
-idle too long; whatever begins goes to the new one. The reference lets go of such sequences: their clients are told to
-begin again.
+A sequence depends on what its instance remembers. Its requests therefore go to the version that has it, until the
+sequence ends or is idle for too long; new sequences go to the new version. The reference drops such sequences: their
+clients have to start again.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ __all__ = ["Handover", "newest"]
 
 
 class Handover:
-    """See `ServedVersion`: all of it is the new version's, but for requests of sequences that old ones have.
+    """Implements `ServedVersion` by delegating to the new version, except requests of sequences that old ones have.
 
     Attributes:
-        olds: The versions before, as long as they have sequences, oldest first.
-        new: The version loaded anew.
-        number: Its number among all versions.
-        is_over: Nobody is to wait for sequences of old ones any more.
+        olds: The predecessors that still have sequences, oldest first.
+        new: The version loaded last.
+        number: Number of this handover among all loads of all versions.
+        is_over: Whether the remaining sequences of old versions are not waited for any more.
     """
 
     def __init__(self, before: ServedVersion, new: ServedVersion) -> None:
-        """Hand *before*, which may have been handing over itself, over to *new*."""
+        """Replace *before*, which may be a handover itself, by *new*."""
         self.olds: list[ServedVersion] = [*before.olds, before.new] if isinstance(before, Handover) else [before]
         self.new: ServedVersion = new
         self.number = next(version_numbers)
         self.is_over = False
-        self._parts = (new, *self.olds)  # for ever: keys of requests say which
+        # Keys of requests encode the position in this tuple, so it never changes, even when an old version ends.
+        self._parts = (new, *self.olds)
 
     def __repr__(self) -> str:
         return f"<Handover of {self.olds!r} to {self.new!r}>"
 
     def give_up(self) -> None:
-        """Wait for no sequence any more."""
+        """Stop waiting for sequences of old versions."""
         self.is_over = True
 
     async def stop(self, timeout: float) -> None:
-        """Stop the new version; old ones are stopped by who waits for their sequences."""
+        """Stop the new version; `ModelLoads` stops each old one, for whose sequences it waits."""
         self.give_up()
         await self.new.stop(timeout)
 
@@ -64,8 +65,8 @@ class Handover:
         return version.submit(request, sink, alone=alone) * len(parts) + parts.index(version)
 
     def _part(self, key: int) -> tuple[ServedVersion, int]:
-        number, place = divmod(key, len(self._parts))
-        return self._parts[place], number
+        number, position = divmod(key, len(self._parts))
+        return self._parts[position], number
 
     def cancel(self, key: int) -> None:
         """See `ServedVersion`."""
@@ -97,7 +98,7 @@ class Handover:
         version, key = self._part(key)
         version.waive_flow_control(key)
 
-    # -- all of them --------------------------------------------------------------------------------------------
+    # -- all versions -------------------------------------------------------------------------------------------
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         """See `ServedVersion`."""
@@ -112,7 +113,7 @@ class Handover:
         for version in (self.new, *self.olds):
             version.release_idle_memory()
 
-    # -- the new version's --------------------------------------------------------------------------------------
+    # -- the new version ---------------------------------------------------------------------------------------
 
     @property
     def config(self) -> ModelConfig:
@@ -176,5 +177,5 @@ class Handover:
 
 
 def newest(version: ServedVersion) -> ServedVersion:
-    """The version that new requests of a version go to."""
+    """The version itself; of a handover, the version that new requests go to."""
     return version.new if isinstance(version, Handover) else version

@@ -1,4 +1,7 @@
-"""One instance of a model version: its guest, and what happens when that dies."""
+"""One instance of a model version: its guest, and the restart of a guest that exits.
+
+An instance has a guest, or waits to start one, or is abandoned because its guests exited too often (`RestartPolicy`).
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,26 @@ logger = logging.getLogger("naiad.engine")
 
 
 class InstanceOwner(WorkerOwner, Protocol):
-    """Who an instance reports to: a worker's owner that also hears of restarts."""
+    """What an instance needs of its version, beside what the instance's worker needs of it."""
 
     async def warm_up(self, worker: Worker) -> None:
-        """Have a new guest do what it shall have done before it serves; raises NaiadError if that fails."""
+        """Prepare a new guest for serving; raises NaiadError if that fails."""
 
     def on_restart(self, instance: Instance) -> None:
-        """A new guest took the dead one's place."""
+        """A new guest has replaced the one that exited."""
 
     def on_restarts_exhausted(self, instance: Instance) -> None:
-        """The instance stays dead; `reason` says why."""
+        """The instance starts no more guests; `reason` says why."""
 
 
 class Instance:
-    """A place for one guest.
+    """One instance, with at most one guest at a time.
 
     Attributes:
-        name: The instance's name, such as `m_0_0`.
+        name: Its name, such as `m_0_0`.
         worker: The guest that serves now; None while there is none.
-        reason: Why the instance was given up; empty while it was not.
-        restarts: How often a dead guest was replaced, by what it had died of.
+        reason: Why the instance was abandoned; empty while it is not.
+        restarts: How often a guest was replaced, by the exit status of the one before.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Instance:
         self.worker: Worker | None = None
         self.reason = ""
         self.restarts: Counter[str] = Counter()
-        self._died_of = ""
+        self._exit_label = ""
         self._spec = spec
         self._owner = owner
         self._interface = interface
@@ -76,14 +79,14 @@ class Instance:
         self.worker = await self._start_worker()
 
     def on_exit(self, error: GuestExitedError) -> None:
-        """The guest is gone: plan the next one, or give up."""
+        """The guest has exited: schedule the next one, or abandon the instance."""
         self.worker = None
-        self._died_of = death_reason(error)
+        self._exit_label = exit_label(error)
         logger.error("%s", error.message)
-        self._plan(error)
+        self._schedule_restart(error)
 
     def status(self, model: str, version: int, namespace: str = "") -> InstanceStatus:
-        """What metrics tell of it."""
+        """Its status for metrics."""
         worker = self.worker
         return InstanceStatus(
             model=model,
@@ -93,11 +96,11 @@ class Instance:
             pid=0 if worker is None else worker.pid,
             restarts=dict(self.restarts),
             input_byte_size=0 if worker is None else worker.memory.input_byte_size,
-            lent_outputs=0 if worker is None else worker.memory.borrowed_count,
+            borrowed_outputs=0 if worker is None else worker.memory.borrowed_count,
         )
 
     async def stop(self, timeout: float) -> None:
-        """Finalize and end the guest, within *timeout* seconds."""
+        """Finalize the model and end the guest, within *timeout* seconds."""
         if self._restart is not None:
             self._restart.cancel()
             await asyncio.gather(self._restart, return_exceptions=True)
@@ -116,14 +119,14 @@ class Instance:
         logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self._spec.python)
         return worker
 
-    def _plan(self, error: NaiadError) -> None:
+    def _schedule_restart(self, error: NaiadError) -> None:
         decision = self._restarts.on_exit(self._loop.time())
         if isinstance(decision, GiveUp):
             self.reason = (
                 f"{error.message.splitlines()[0]} It died {decision.exits} times within {self._policy.window:g} s, "
                 f"more than --stub-restart-limit={self._policy.limit} allows; load the model again to retry"
             )
-            logger.error("'%s' is given up: %s", self.name, self.reason)
+            logger.error("'%s' is abandoned: %s", self.name, self.reason)
             self._owner.on_restarts_exhausted(self)
             return
         logger.warning("'%s' is restarted in %g s", self.name, decision.delay)
@@ -135,15 +138,15 @@ class Instance:
             self.worker = await self._start_worker()
         except NaiadError as error:
             logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
-            self._plan(error)
+            self._schedule_restart(error)
             return
-        self.restarts[self._died_of] += 1
+        self.restarts[self._exit_label] += 1
         self._restart = None
         self._owner.on_restart(self)
 
 
-def death_reason(error: GuestExitedError) -> str:
-    """What a guest died of, in a word or two: its signal or its exit code."""
+def exit_label(error: GuestExitedError) -> str:
+    """A guest's exit status as a label of metrics, such as `SIGSEGV` or `exit 1`."""
     status = error.exit_status
     if status is None:
         return "unknown"

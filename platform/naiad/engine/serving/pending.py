@@ -1,4 +1,4 @@
-"""A request between its arrival and its last answer."""
+"""A request between admission and its last response."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from naiad.workers.worker import Worker
 
 _CREDIT_RESPONSES = 256
 _CREDIT_BYTES = 2 << 20
-"""After so many responses that left for the client, or so many bytes, the guest is told: well before it would wait."""
+"""After so many responses, or so many bytes, were sent to the client, the guest gets credit for more. Both are well
+below what makes the guest wait, so that it never idles for lack of a message."""
 
 
 class PendingRequest:
-    """One request.
+    """One request in flight.
 
     Attributes:
-        key: Its number among those of its model version.
-        request: The request.
-        sink: Who gets its responses.
+        key: Its number within its model version.
+        request: The request, as the model sees it.
+        sink: Gets its responses.
         batch_size: Its batch size.
         packed: Its packed inputs; None where they are packed when its batch is sent.
-        queued: When it came (monotonic ns).
+        queued: When it was queued (monotonic ns).
         laid_out: When it was sent to a guest (monotonic ns).
         worker: That guest; None while it waits for one.
-        shape_key: Requests share a batch only if theirs are equal; None shares one with any.
-        is_queued: The scheduler has taken it up.
-        is_cancelled: Nobody waits for it any more.
-        rejection: Why the scheduler did not take it up.
-        state: What is kept of its sequence, once it was sent to a guest; None if there is no such thing.
-        progress: How far its responses are; None before the first, and always unless its model is decoupled.
+        shape_key: Requests share a batch only if theirs are equal; None is compatible with every request.
+        is_queued: Whether the scheduler has accepted it.
+        is_cancelled: Whether its client has cancelled it.
+        rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
+        state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
+        progress: Progress of its responses; None before the first, and always None unless its model is decoupled.
     """
 
     __slots__ = (
-        "_left",
+        "_sent",
         "batch_size",
         "is_cancelled",
         "is_queued",
@@ -69,28 +70,28 @@ class PendingRequest:
         self.rejection: NaiadError | None = None
         self.state: SequenceState | None = None
         self.progress: ResponseProgress | None = None
-        self._left = (0, 0)  # responses and bytes that have left for the client, and the guest was not told of
+        self._sent = (0, 0)  # responses and bytes sent to the client for which the guest has no credit yet
 
     def on_response_queued(self, response: InferResponse, progress: ResponseProgress) -> None:
-        """Note that a response, one of many perhaps, is on its way to the client."""
+        """Note that a response of a decoupled model was passed on to the sink."""
         self.progress = progress
         progress.sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
 
     def on_responses_sent(self, count: int) -> None:
-        """Note that *count* responses have left; tell the guest, which may be held back, when they are many."""
+        """Note that *count* responses were sent to the client; give the guest credit when it is worth a message."""
         if self.progress is None or self.worker is None:
             return
         sizes = self.progress.sizes
         count = min(count, len(sizes))
-        responses, size = self._left
+        responses, size = self._sent
         responses += count
         size += sum([sizes.popleft() for _ in range(count)])
         if responses >= _CREDIT_RESPONSES or size >= _CREDIT_BYTES:
             self.worker.credit(self.key, responses)
             responses = size = 0
-        self._left = (responses, size)
+        self._sent = (responses, size)
 
-    # -- what a scheduler asks (`scheduling.interface.Schedulable`) ---------------------------------------------
+    # -- `scheduling.interface.Schedulable` -----------------------------------------------------------------------
 
     @property
     def priority(self) -> int:

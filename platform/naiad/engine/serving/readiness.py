@@ -1,4 +1,4 @@
-"""Whether models say of themselves that they are ready (`is_ready` of a model)."""
+"""Readiness as models report it themselves (their method `is_ready`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ logger = logging.getLogger("naiad.engine")
 
 
 async def are_ready(versions: Iterable[ServedVersion]) -> bool:
-    """Ask every guest of *versions* whose model wants to be asked; nothing waits where none does."""
-    # An ensemble's instances are those of its models, too.
+    """Whether all guests of *versions* report that they are ready; guests whose model has no `is_ready` count as ready.
+
+    Returns without waiting if no model has the method.
+    """
+    # As a dict: an ensemble's instances are those of its members, so a worker may come up more than once.
     workers = dict.fromkeys(instance.worker for version in versions for instance in version.instances)
-    questions = [worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None]
-    if not questions:
+    queries = [worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None]
+    if not queries:
         return True
-    answers = await asyncio.gather(*questions, return_exceptions=True)
+    answers = await asyncio.gather(*queries, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, NotReadyError):
             logger.debug("%s", answer.message)

@@ -1,4 +1,4 @@
-"""Outputs with a `reshape` go out with the shape the configuration promises."""
+"""Gives outputs with a `reshape` the shape that the configuration declares."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from naiad.protocol.inference import InferResponse
 
 
 class OutputReshape:
-    """The outputs of a model that are reshaped.
+    """The reshaped outputs of one model.
 
     Attributes:
-        is_needed: Whether there are any.
+        is_needed: Whether the model has any.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -19,7 +19,7 @@ class OutputReshape:
         self.is_needed = bool(self._outputs)
 
     def apply(self, response: InferResponse) -> None:
-        """Give each output its promised shape; variable dimensions map in order."""
+        """Set the declared shape of each output; variable dimensions map in order."""
         for tensor in response.outputs:
             config = self._outputs.get(tensor.name)
             if config is None:

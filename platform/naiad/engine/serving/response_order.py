@@ -11,7 +11,7 @@ Order: TypeAlias = "ResponseOrder[OrderedSink, InferResponse | None]"
 
 
 class OrderedSink:
-    """A request's sink, behind those of all requests that were dispatched before it."""
+    """Wraps a request's sink: responses are held back until all requests dispatched before have ended."""
 
     __slots__ = ("_order", "_sink")
 
@@ -20,10 +20,10 @@ class OrderedSink:
         self._sink = sink
 
     def begin(self) -> None:
-        """The request was dispatched: its place is behind all that were before."""
+        """The request was dispatched: its responses follow those of all requests dispatched before."""
         self._order.begin(self)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Pass on what may leave now: this response, or none yet, or others too that waited for it."""
+        """Pass on the responses that may leave now: none yet, this one, or also later ones that waited for it."""
         for delivery in self._order.respond(self, response, final=final):
-            delivery.key._sink.send(delivery.response, delivery.final)  # noqa: SLF001 - one of our own kind
+            delivery.key._sink.send(delivery.response, delivery.final)  # noqa: SLF001 - an `OrderedSink` as well

@@ -1,7 +1,7 @@
-"""The states of sequences: where they begin, and how they are taken out of responses.
+"""States of sequences: their initial values, and how new values are taken out of responses.
 
-Texts are the reference's (CORE src/sequence_batch_scheduler/, src/sequence_state.cc). Unlike there, a state without
-initial values begins with zeros, and states that could not work are refused when the model is loaded.
+Texts are the reference's (CORE src/sequence_batch_scheduler/, src/sequence_state.cc). Two things differ from it: a
+state without initial values begins with zeros, and invalid states are rejected when the model is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
-from naiad.engine.loading.warmup import MOST_BYTES, read_data_file
+from naiad.engine.loading.warmup import MAX_TENSOR_BYTES, read_data_file
 from naiad.engine.serving.compile_plan import state_outputs
 from naiad.engine.serving.pending import PendingRequest
 from naiad.errors import ConfigError
@@ -31,11 +31,11 @@ _VARIABLE = -1
 
 
 def read_states(config: ModelConfig, directory: Path) -> tuple[StateTensor, ...]:
-    """The states of a model whose files are under *directory*; blocks.
+    """The initial states of a model whose files are under *directory*; blocks.
 
     Raises:
-        ConfigError: If a state contradicts itself or the model.
-        InvalidRequestError: If a file does not hold the strings it should.
+        ConfigError: If a state is invalid, or conflicts with the model's inputs.
+        InvalidRequestError: If a file's strings do not fit the state's shape.
         RepositoryError: If a file cannot be read.
     """
     batching = config.message.sequence_batching
@@ -60,14 +60,14 @@ def read_states(config: ModelConfig, directory: Path) -> tuple[StateTensor, ...]
 
 
 def _check(config: ModelConfig, state: pb.ModelSequenceBatching.State, taken: set[str], initialised: set[str]) -> None:
-    """Check what can be seen of a state without its file; *initialised* names those seen before with initial values."""
+    """Check a state without reading its file; *initialised* names the states before it with initial values."""
     for field in ("input_name", "output_name", "data_type"):
         if not getattr(state, field):
             raise ConfigError(f"sequence batching state must specify '{field}' for {config.name}")
     if state.input_name in taken:
         raise ConfigError(
-            f"sequence batching state input '{state.input_name}' is an input or a control of {config.name}, too; "
-            "the server gives it to the model: remove it there"
+            f"cannot use '{state.input_name}' as a state input of {config.name}: it is an input or a control as well; "
+            "remove it there, since the server adds the state's tensor itself"
         )
     if any(dim < _VARIABLE for dim in state.dims):
         raise ConfigError(f"sequence batching state '{state.input_name}' has a negative dimension for {config.name}")
@@ -108,7 +108,7 @@ def _check_initial(
 
 
 def _initial(config: ModelConfig, state: pb.ModelSequenceBatching.State, directory: Path) -> InputTensor:
-    """The tensor that a sequence begins with; without initial values, variable dimensions are 1."""
+    """The tensor a sequence begins with; in zeros for lack of initial values, variable dimensions are 1."""
     leading = (1,) if config.max_batch_size > 0 else ()
     initial = state.initial_state[0] if state.initial_state else None
     dims = initial.dims if initial is not None else [1 if dim == _VARIABLE else dim for dim in state.dims]
@@ -139,14 +139,16 @@ def _read(model: str, name: str, datatype: Datatype, shape: tuple[int, ...], pat
 
 
 def _zeros(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    # The system would promise far more than it has.
-    if prod(shape) * (BYTE_SIZES[datatype] or 4) > MOST_BYTES:
-        raise ConfigError(f"state '{name}' of shape {list(shape)} does not fit into memory")
+    # The kernel overcommits: allocating would succeed, and using it would kill the server.
+    if prod(shape) * (BYTE_SIZES[datatype] or 4) > MAX_TENSOR_BYTES:
+        raise ConfigError(
+            f"cannot fill state '{name}' with zeros: shape {list(shape)} exceeds {MAX_TENSOR_BYTES} bytes"
+        )
     return zeros(datatype, shape)
 
 
 class StateOutputs:
-    """Takes the states out of a model's responses."""
+    """Takes states out of the responses of one model."""
 
     def __init__(self, config: ModelConfig, states: Sequence[StateTensor]) -> None:
         self._names = frozenset(state.output_name for state in states)
@@ -154,10 +156,10 @@ class StateOutputs:
         self._decoupled = config.decoupled
 
     def keep(self, pending: PendingRequest, response: InferResponse) -> bool:
-        """Keep the states in *response* for its sequence; leave there what its client shall have.
+        """Store the states in *response* for its sequence; leave only what the client gets in the response.
 
         Returns:
-            Whether there is anything for the client: a decoupled model may answer with states alone.
+            Whether the client gets the response at all: a decoupled model may send states alone.
         """
         states = [output for output in response.outputs if output.name in self._names]
         if pending.state is not None:
@@ -172,5 +174,5 @@ class StateOutputs:
         if len(outputs) == len(response.outputs):
             return True
         response.outputs = outputs
-        response.layout = None  # which is that of all of them
+        response.layout = None  # the layout was that of all outputs
         return bool(outputs or response.parameters or not self._decoupled)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
-from naiad.engine.loading.warmup import Sample, WarmUp
+from naiad.engine.loading.warmup import WarmUp, WarmupSample
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
@@ -64,7 +64,7 @@ class ModelVersion:
         specs: Iterable[LaunchSpec],
         policy: RestartPolicy,
         services: GuestServices,
-        samples: Sequence[Sample] = (),
+        samples: Sequence[WarmupSample] = (),
         limiter: SharedRateLimiter | None = None,
         states: Sequence[StateTensor] = (),
     ) -> None:

@@ -44,7 +44,7 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
             "naiad_output_blocks_lent",
             "Blocks of shared memory borrowed by responses that are not sent completely, per instance",
             MetricType.GAUGE,
-            [Sample(_labels(instance), instance.lent_outputs) for instance in instances],
+            [Sample(_labels(instance), instance.borrowed_outputs) for instance in instances],
         ),
         Family(
             "naiad_guest_memory_bytes",
