@@ -1,8 +1,20 @@
 """The guest's end of the socket: whole messages in, whole messages out, from any thread.
 
-Whoever waits for a message reads the socket, so nothing polls and no thread exists only to read. Where several threads
-wait, one of them leads: it reads for all, wakes those whose message has come, and hands the lead on when it has its
-own. An event loop takes part by watching the socket.
+**Receiving.** No thread exists only to read: on the request path it would have to wake the thread that runs the model
+for each message. Instead, a thread that waits reads the socket itself. Where several threads wait, one of them leads
+(it holds `_leading`): it reads on behalf of all, and calls the handler of each message, which marks a `Waiter` as done.
+The others
+follow: each sleeps on a lock of its own, until its waiter is done or it is woken to lead. An event loop takes part by
+watching the socket (`watch`).
+
+The risk of this design is a lead that nobody takes while threads sleep: a deadlock. So every thread that stops leading,
+and every follower that was woken and leaves, promotes one follower (`_promote_follower`, `_on_wait_end`). A follower
+that registers just when the leader leaves checks for that itself (`_follow`). Promoting one too many is harmless: the
+woken thread looks whether it must lead, and sleeps again.
+
+**Sending.** `send` takes the send lock. Finalizers, which run at any line of any thread, must not wait for a lock: they
+`post`. Posted frames are sent by the thread that holds the lock, or by the next message. Each thread looks at the queue
+again after it has released the lock, so nothing stays in it.
 """
 
 from __future__ import annotations
@@ -25,29 +37,29 @@ if TYPE_CHECKING:  # dear to import, and few models need it
     import asyncio
 
 _RECEIVE = 1 << 16
-_RETURNS_RIDE = 16
-"""Small input blocks that are given back together: for each one alone a frame would cost more than keeping it."""
+_SMALL_BLOCKS_TOGETHER = 16
+"""Small input blocks are released this many at a time: a frame for each would cost more than keeping it longer."""
 
 
 M = TypeVar("M", bound=ToAnyThread)
 
 
 def running_loop() -> Optional[asyncio.AbstractEventLoop]:
-    """The event loop that runs on this thread, None where there is none."""
+    """The event loop that runs on this thread, None if none does."""
     module = sys.modules.get("asyncio")
     loop: Optional[asyncio.AbstractEventLoop] = None if module is None else module._get_running_loop()  # noqa: SLF001 - the public one raises
     return loop
 
 
 class HostGoneError(Exception):
-    """The host closed the socket: there is nobody left to serve."""
+    """The host closed the socket."""
 
 
 class Waiter:
-    """What a thread waits for.
+    """An event that a thread waits for.
 
     Attributes:
-        is_done: Whether it has come; set through `Channel.finish`.
+        is_done: Whether it has happened; set by `Channel.finish`.
     """
 
     __slots__ = ("_wake", "is_done")
@@ -61,8 +73,8 @@ class Channel:
     """Frames over a connected stream socket.
 
     Attributes:
-        handlers: What is called with the payload of each frame of a kind, by whichever thread reads it; it must
-            neither wait nor fail. Frames of all other kinds are queued for `receive`.
+        handlers: Called with the payload of each frame of a kind, by the thread that reads it; a handler must neither
+            block nor raise. Frames of all other kinds are queued for `receive`.
         on_queued: Called when a thread has queued frames; None while the main thread waits in `receive`.
     """
 
@@ -73,19 +85,19 @@ class Channel:
         self._poll.register(sock, select.POLLIN)
         self._reader = wire.FrameReader()
         self._frames: deque[tuple[int, bytes]] = deque()
-        # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
+        # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
         self.handlers: Dict[int, Callable[[bytes], None]] = {}
         self.on_queued: Optional[Callable[[], None]] = None
         self._send_lock = threading.Lock()
         self._posted: deque[Union[bytes, Callable[[], bytes]]] = deque()
-        self._returned: deque[int] = deque()  # input blocks to be given back with one of the next messages
-        self._is_return_due = False  # with the very next one
+        self._released: deque[int] = deque()  # input blocks to be released with one of the next messages
+        self._is_release_due = False  # with the very next one
         self._leading = threading.Lock()  # held by the thread that reads
         self._mutex = threading.Lock()  # guards what follows
         self._followers: Dict[Waiter, None] = {}
-        self._receiver = Waiter()  # the thread in `receive`, while another one leads
+        self._receiver = Waiter()  # of the main thread in `receive`, while another thread leads
         self._is_gone = False
         self._watches: Dict[asyncio.AbstractEventLoop, int] = {}
 
@@ -104,7 +116,7 @@ class Channel:
         self.handlers[kind] = handle
 
     def enable_busy_poll(self, limit_us: int) -> None:
-        """From now on ask again and again, instead of sleeping, where messages come every *limit_us* microseconds."""
+        """From now on poll instead of sleeping while messages come every *limit_us* microseconds."""
         self._busy = BusyPoll(limit_us)
 
     # -- sending ------------------------------------------------------------------------------------------------
@@ -116,35 +128,35 @@ class Channel:
             HostGoneError: If the host has closed its end.
         """
         with self._send_lock:
-            if self._posted or self._is_return_due:
+            if self._posted or self._is_release_due:
                 data = self._take_posted() + data
             self._write(data)
         if self._posted:
             self.flush()
 
     def post(self, data: bytes) -> None:
-        """Send one or more whole frames, from where nothing may wait for a lock, such as a finalizer."""
+        """Send one or more whole frames without waiting for a lock: callable from finalizers."""
         self._posted.append(data)
         self.flush()
 
     def post_later(self, make: Callable[[], bytes]) -> None:
-        """Have the next message, or `flush`, take along the frames that *make* makes then. Callable anywhere."""
+        """Send the frames that *make* returns with the next message or `flush`. Callable from finalizers."""
         self._posted.append(make)
 
     def release_input(self, block: int) -> None:
-        """Tell the host with the next message that nothing refers to an input block any more. Callable anywhere."""
-        self._returned.append(block)
-        self._is_return_due = True
+        """Release an input block with the next message. Callable from finalizers."""
+        self._released.append(block)
+        self._is_release_due = True
 
     def release_small_input(self, block: int) -> None:
-        """Likewise for a block that may as well wait for others."""
-        self._returned.append(block)
-        if len(self._returned) >= _RETURNS_RIDE:
-            self._is_return_due = True
+        """Release an input block together with others. Callable from finalizers."""
+        self._released.append(block)
+        if len(self._released) >= _SMALL_BLOCKS_TOGETHER:
+            self._is_release_due = True
 
     def flush(self) -> None:
-        """Send what is posted, unless another thread is sending and will see to it. Never raises."""
-        # Whoever holds the lock looks at the queue again when it has let go.
+        """Send what is posted, unless another thread is sending and will send it. Never raises."""
+        # The thread that holds the lock looks at the queue again after it has released it.
         while self._posted and self._send_lock.acquire(blocking=False):
             try:
                 data = self._take_posted()
@@ -157,10 +169,10 @@ class Channel:
 
     def _take_posted(self) -> bytes:
         parts = []
-        returned = self._returned
-        self._is_return_due = False
-        if returned:
-            blocks = [returned.popleft() for _ in range(len(returned))]
+        released = self._released
+        self._is_release_due = False
+        if released:
+            blocks = [released.popleft() for _ in range(len(released))]
             parts.append(pack(ReleaseInputs(blocks)))
         posted = self._posted
         while posted:
@@ -171,7 +183,7 @@ class Channel:
     def _write(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
-        except OSError as error:  # the host's end is closed, or ours: in a process that a model forked
+        except OSError as error:  # the host's end is closed, or ours, in a child that the model forked
             raise HostGoneError from error
 
     # -- receiving ----------------------------------------------------------------------------------------------
@@ -189,11 +201,11 @@ class Channel:
                     while not frames:
                         self._read(waits=True)
                 finally:
-                    self._hand_on()
+                    self._stop_leading()
             else:
                 self._receiver.is_done = False
                 self._follow(self._receiver)
-        self._pass_by()
+        self._on_wait_end()
         return frames.popleft()
 
     def take(self) -> Optional[tuple[int, bytes]]:
@@ -212,10 +224,10 @@ class Channel:
                     while not waiter.is_done:
                         self._read(waits=True)
                 finally:
-                    self._hand_on()
+                    self._stop_leading()
             else:
                 self._follow(waiter)
-        self._pass_by()
+        self._on_wait_end()
 
     def finish(self, waiter: Waiter) -> None:
         """Mark *waiter* as done and wake its thread."""
@@ -224,28 +236,28 @@ class Channel:
             self._wake(waiter)
 
     def poll(self) -> None:
-        """Handle what has arrived by now; never waits, also not for another thread that reads."""
+        """Handle what has arrived by now; returns at once, also while another thread reads."""
         if not self._leading.acquire(blocking=False):
             return
         try:
             while self._read(waits=False):
                 pass
         finally:
-            self._hand_on()
+            self._stop_leading()
 
-    def _hand_on(self) -> None:
-        """End leading."""
+    def _stop_leading(self) -> None:
+        """Give up the lead, and have a follower take it."""
         self._leading.release()
         if self._followers:
-            self._promote()
+            self._promote_follower()
 
-    def _pass_by(self) -> None:
-        """A thread that goes on may have been woken to lead, and found its own message there: then another has to."""
+    def _on_wait_end(self) -> None:
+        """Have another follower lead, if this thread was woken to lead but found its own waiter done."""
         if self._followers and not self._leading.locked():
-            self._promote()
+            self._promote_follower()
 
     def _follow(self, waiter: Waiter) -> None:
-        """Sleep until *waiter* is done or it is its thread's turn to lead."""
+        """Sleep until *waiter* is done or this thread is to lead."""
         with self._mutex:
             if self._is_gone:
                 raise HostGoneError
@@ -258,17 +270,17 @@ class Channel:
             self.finish(waiter)
             return
         if not self._leading.locked():  # the leader left before it could see this follower
-            self._promote()
+            self._promote_follower()
         try:
             wake.acquire()
         except BaseException:  # raised by a signal handler of the model
             with self._mutex:
                 self._followers.pop(waiter, None)
-            self._pass_by()
+            self._on_wait_end()
             raise
 
-    def _promote(self) -> None:
-        """Wake one follower, who will lead."""
+    def _promote_follower(self) -> None:
+        """Wake one follower, so that it leads."""
         with self._mutex:
             for waiter in self._followers:
                 self._wake(waiter)
@@ -279,7 +291,7 @@ class Channel:
             waiter._wake.release()  # noqa: SLF001 - likewise
 
     def _read(self, *, waits: bool) -> bool:
-        """Handle what has arrived; False where that is nothing, and waiting was not allowed."""
+        """Handle what has arrived; False if nothing has and *waits* is false."""
         size = self._receive()
         while size < 0:
             if not waits:
@@ -304,24 +316,24 @@ class Channel:
         """Wait until something arrives, and receive it."""
         busy = self._busy
         now = time.monotonic_ns()
-        busy.beat(now)
+        busy.on_activity(now)
         while busy.is_on:
             os.sched_yield()
             size = self._receive()
             before, now = now, time.monotonic_ns()
             if size >= 0:
-                busy.beat(now)
-                busy.gave_way(before, now, found=True)
+                busy.on_activity(now)
+                busy.on_yield(before, now, found=True)
                 return size
-            busy.gave_way(before, now, found=False)
-        # Not a blocking recv: that is woken, in vain, each time the host reads what this end has sent (the system then
-        # tells all who wait at this socket that there is room in it), in the midst of the host's work.
+            busy.on_yield(before, now, found=False)
+        # Not a blocking recv: the kernel wakes that each time the host reads what this end has sent, to look for room
+        # in the socket. Those wake-ups are useless and take processor time from the host.
         self._poll.poll()
-        busy.beat(time.monotonic_ns())
+        busy.on_activity(time.monotonic_ns())
         return self._receive()
 
     def _receive(self) -> int:
-        """Fill the buffer without waiting: how many bytes, 0 at the end of the stream, -1 for none now."""
+        """Fill the buffer without blocking: the number of bytes, 0 at the end of the stream, -1 if nothing is there."""
         try:
             return self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -339,14 +351,14 @@ class Channel:
     # -- event loops --------------------------------------------------------------------------------------------
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have *loop*, which runs on this thread, read what arrives; as often as it was called, `unwatch` must be."""
+        """Have *loop*, which runs on this thread, read what arrives. Each call needs one of `unwatch`."""
         count = self._watches.get(loop, 0)
-        if not count:  # loops that were closed before their calls were answered
+        if not count:  # forget loops that were closed before their calls ended
             for closed in [other for other in list(self._watches) if other.is_closed()]:
                 self._watches.pop(closed, None)
         self._watches[loop] = count + 1
         if not count:
-            loop.add_reader(self._socket.fileno(), self._arrived, loop)
+            loop.add_reader(self._socket.fileno(), self._on_readable, loop)
 
     def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
         """End one `watch`."""
@@ -356,7 +368,7 @@ class Channel:
         elif not loop.is_closed():
             loop.remove_reader(self._socket.fileno())
 
-    def _arrived(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_readable(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self.poll()
         except HostGoneError:
@@ -370,7 +382,7 @@ class Channel:
         return self._is_gone
 
     def detach(self) -> None:
-        """In a process the model forked: this socket is its parent's, two voices on it would be none."""
+        """Close this end in a child that the model forked: parent and child must not share the channel."""
         self._is_gone = True
         self._send_lock = threading.Lock()
         self._leading = threading.Lock()

@@ -1,7 +1,7 @@
-"""How tensors lie in one block of a segment: packed once, recognised by its bytes ever after.
+"""The layout of tensors in one block of a segment: packed and unpacked once, then recognised by its bytes.
 
-Offsets count from the start of the block, so that a client that repeats a request, and a model that answers alike,
-produce the same bytes again. Both sides keep what they unpacked by those bytes: the second time costs a look-up.
+Offsets count from the start of the block. So a client that repeats a request, and a model that returns the same shapes,
+produce the same bytes each time. Both sides keep what they unpacked in a memo by those bytes.
 
 Shared by host and guest; imports `wire` alone.
 """
@@ -19,11 +19,11 @@ _LENGTH = struct.Struct("<H")
 _DIMENSIONS_AT = 3
 
 KEPT = 1024
-"""Layouts a side keeps; a model whose shapes never repeat must not fill the memory."""
+"""Layouts that a memo keeps: a limit for models whose shapes never repeat."""
 
 
 class Place(NamedTuple):
-    """One tensor: position of its name (or OTHER_NAME and the name), datatype, shape, offset and bytes."""
+    """One tensor: position of its name (or OTHER_NAME and the name), datatype, shape, offset, and number of bytes."""
 
     position: int
     name: str
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def pack(places: Sequence[Place], requested: Optional[Sequence[int]] = None) -> bytes:
-    """The layout of some tensors and, in a request, the positions of the outputs asked for (None: all)."""
+    """The bytes of a layout and, in a request, of the positions of the requested outputs (None: all)."""
     parts = [_HEAD.pack(len(places), wire.ALL_OUTPUTS if requested is None else len(requested))]
     for number, name, code, shape, offset, size in places:
         dimensions = len(shape)
@@ -48,10 +48,10 @@ def pack(places: Sequence[Place], requested: Optional[Sequence[int]] = None) -> 
 
 
 def unpack(data: bytes) -> tuple[list[Place], Optional[Tuple[int, ...]]]:
-    """What `pack` packed.
+    """The tensors of a layout and the positions of the requested outputs.
 
     Raises:
-        wire.WireError: If it is not that.
+        wire.WireError: If *data* is not what `pack` returns.
     """
     try:
         count, requested_count = _HEAD.unpack_from(data)

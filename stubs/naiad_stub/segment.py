@@ -1,9 +1,19 @@
 """Shared segments: anonymous memory that host and guest both map, and who holds which part of it.
 
-Each instance has two segments, inputs (the host allocates) and outputs (the guest allocates), so no allocator is
-shared between processes: the other side only hands offsets back. A segment is a sparse memfd: mapping 64 GiB costs
-nothing, touched pages are what is used, `trim` gives them back. Where memfd is missing an unlinked temporary file
-serves. Nothing has a name, so nothing can be left behind.
+Each instance has two segments: inputs, which the host allocates, and outputs, which the guest allocates. So no
+allocator is shared between processes; the other side only returns offsets. A segment is a sparse memfd of 64 GiB:
+mapping it costs nothing, memory is used by the pages that were touched, and `trim` returns free pages to the system.
+Where memfd is missing, an unlinked temporary file serves. Neither has a name in a file system, so a crash leaves
+nothing behind.
+
+The allocator keeps a list of free blocks for each block size, and cuts new blocks off the unused end (`_end`):
+
+    |  block  |  free  |  block  |  block  | ...unused, never touched... |
+    0                                     _end                       capacity
+
+Block sizes are rounded to four steps per doubling (`block_size`), so that a freed block nearly always fits a later
+request of about the same size. If neither a free block nor the end has room, neighbouring free blocks are joined
+(`_compact`). That is slow, but happens only to traffic of many sizes in a small segment.
 
 Shared by host and guest; imports nothing of ours.
 """
@@ -15,25 +25,25 @@ import mmap
 import os
 
 ALIGNMENT = 64
-"""Tensors start at multiples of this, in bytes: a cache line, and enough for every vector load."""
+"""Tensors start at multiples of this many bytes: a cache line, and enough for every vector load."""
 
 DEFAULT_CAPACITY = 64 << 30
-_SMALLEST_BLOCK = max(4096, mmap.PAGESIZE)  # only whole pages can be given back
+_SMALLEST_BLOCK = max(4096, mmap.PAGESIZE)  # only whole pages can be returned to the system
 _LEAST_CAPACITY = 1 << 28
 
 
 def create_memory(name: str, capacity: int = DEFAULT_CAPACITY) -> tuple[int, int]:
-    """Make anonymous memory that another process can map.
+    """Create anonymous memory that another process can map.
 
     Args:
-        name: Shown in /proc/PID/maps, for people who look there.
-        capacity: Wanted size in bytes; halved where a limit on file or address space refuses it.
+        name: Shown in /proc/PID/maps.
+        capacity: Size in bytes; halved until it is within the limits on file size and address space.
 
     Returns:
         File descriptor (not inherited unless passed on) and the capacity reached.
 
     Raises:
-        OSError: Where not even 256 MiB can be had.
+        OSError: If not even 256 MiB can be allocated.
     """
     descriptor = _anonymous_file(name)
     try:
@@ -66,7 +76,7 @@ def _anonymous_file(name: str) -> int:
 
 
 def _forbid_resizing(descriptor: int) -> None:
-    """Where the system can: reading behind the end of a file that the other side cut short would kill the reader."""
+    """Seal the size, if the system can: if the other side truncated the file, reading it would raise SIGBUS here."""
     import fcntl
 
     if hasattr(fcntl, "F_ADD_SEALS"):  # Python 3.9
@@ -77,8 +87,7 @@ def _forbid_resizing(descriptor: int) -> None:
 def block_size(size: int) -> int:
     """Bytes reserved for *size*: at least a page, with four steps to each doubling.
 
-    Few sizes mean that a freed block nearly always fits the next request; the rounding wastes addresses, not memory,
-    because untouched pages are never there.
+    The rounding wastes addresses but no memory, since pages that are not touched are not allocated.
     """
     if size <= _SMALLEST_BLOCK:
         return _SMALLEST_BLOCK
@@ -92,27 +101,27 @@ class Segment:
     Attributes:
         view: The whole mapping as writable bytes.
         capacity: Its size in bytes.
-        in_use: Bytes of blocks handed out.
+        in_use: Bytes of blocks in use.
     """
 
     __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "capacity", "in_use", "view")
 
     def __init__(self, descriptor: int, capacity: int) -> None:
-        """Map *descriptor*, which may be closed afterwards."""
+        """Map *descriptor*; the caller may close it afterwards."""
         self._map = mmap.mmap(descriptor, capacity)
         self.view = memoryview(self._map)
         self.capacity = capacity
         self.in_use = 0
-        self._end = 0  # blocks are cut off the rest here when no free one fits
-        self._touched = 0  # how far `_end` has been since pages were given back
+        self._end = 0  # where the unused rest begins
+        self._touched = 0  # the largest `_end` since the last trim: pages up to there may be allocated
         self._free = {}  # type: dict[int, list[int]]
         self._sizes = {}  # type: dict[int, int]
-        self._freed = 0  # bytes of blocks released since the last trim: whether a trim is worth its calls
+        self._freed = 0  # bytes of blocks released since the last trim; 0: a trim has nothing to do
 
     def allocate(self, size: int) -> int:
-        """Reserve *size* bytes and return their offset, or -1 where the segment is full.
+        """The offset of a block of *size* bytes, -1 if the segment is full.
 
-        The block used last is used first: its pages are warm, and the segment stays as small as the traffic allows.
+        The block released last is used first: its pages are in the processor's cache, and few pages are touched at all.
         """
         block = _SMALLEST_BLOCK if size <= _SMALLEST_BLOCK else block_size(size)
         free = self._free.get(block)
@@ -131,7 +140,7 @@ class Segment:
         return offset
 
     def release(self, offset: int) -> bool:
-        """Take a block back; False where *offset* is not in use (the other side is at fault)."""
+        """Free a block; False if none at *offset* is in use, which is a fault of the other side."""
         block = self._sizes.pop(offset, 0)
         if not block:
             return False
@@ -145,7 +154,7 @@ class Segment:
         return True
 
     def trim(self) -> int:
-        """Give the pages of free blocks back to the system; return the bytes of blocks freed since the last trim."""
+        """Return the pages of free blocks to the system; the bytes of blocks freed since the last trim."""
         freed, self._freed = self._freed, 0
         if not freed or not hasattr(mmap, "MADV_REMOVE"):
             return 0
@@ -160,15 +169,12 @@ class Segment:
                 if size:
                     self._map.madvise(mmap.MADV_REMOVE, offset, size)
         except OSError:
-            return 0  # a temporary file on a file system without holes: its pages stay until it goes
+            return 0  # a temporary file on a file system that cannot punch holes: its pages stay allocated
         self._touched = self._end
         return freed
 
     def _compact(self, block: int) -> int:
-        """Reserve *block* bytes from neighbouring free blocks of other sizes; -1 where even together they do not do.
-
-        Dear, but only for traffic of many sizes in a small segment: what is cut up wrongly is joined again.
-        """
+        """A block of *block* bytes out of joined neighbouring free blocks; -1 if no run of them is long enough."""
         self._touched = max(self._touched, self._end)
         runs = []  # type: list[list[int]]
         for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
@@ -195,12 +201,12 @@ class Segment:
         return found
 
     def close(self) -> None:
-        """Unmap, as soon as the last view into the segment is gone."""
+        """Unmap, now or when the last view into the segment is gone."""
         try:
             self.view.release()
             self._map.close()
         except BufferError:
-            pass  # views are still referenced; the mapping goes with the last of them
+            pass  # views are referenced; the mapping is freed with the last of them
 
 
 def align(offset: int) -> int:

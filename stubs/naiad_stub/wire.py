@@ -20,7 +20,7 @@ PROTOCOL_VERSION = 4
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
-"""A frame longer than this is a broken peer, not a message (a model configuration is some kilobytes)."""
+"""Longer frames are rejected: only a broken peer sends them. (A model configuration has some kilobytes.)"""
 
 
 class Kind:
@@ -68,13 +68,14 @@ class Kind:
 
 
 INLINE_LIMIT = 1024
-"""Tensors of a message that take up to so many bytes together travel in it, laid out as in a block.
+"""Tensors of up to this many bytes together are in the message itself, laid out as in a block.
 
-Cheaper than a block, which has to be found and given back, and touches a page of its own. Of longer ones the copies
-into the socket and out of it are dearer (measured: at 4 KiB no gain, at 16 KiB a loss)."""
+That is cheaper than a block, which must be allocated, released, and touches a page of its own. For more bytes the
+copies
+into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 16 KiB)."""
 
-# EXECUTE: head, bytes of the inputs where they are in no block, then each request: head, request id, correlation id if
-# a string, parameters as JSON, its trace where it is TRACED (u32 length and the context as JSON, maybe empty), layout
+# EXECUTE: head; bytes of the inputs unless they are in a block; then each request: head, request id, correlation id
+# if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, maybe empty), layout
 # of its inputs (`naiad_stub.layout`).
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 REQUEST_HEAD = struct.Struct("<QQQQQHHII")
@@ -83,41 +84,42 @@ REQUEST_HEAD = struct.Struct("<QQQQQHHII")
 ALL_OUTPUTS = 0xFFFF
 NO_STRING = 0xFFFF
 TRACED = 1 << 32
-"""Among the flags of a request, of which a model sees the lower 32: calls may belong to its trace."""
+"""Flag of a request beside the 32 that models see: its calls belong to its trace."""
 TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 
 # RESPONSES: head, then each response: head, its blocks (u64 each), parameters as JSON or the error's message, layout of
-# its outputs, and their bytes where there are no blocks. A response that is sent while or after `execute` runs names
-# its request's batch and is not DONE.
+# its outputs, and their bytes unless they are in blocks. A response that a sender sends names the batch of its request
+# and has no DONE.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
 DONE = 1  # execute returned; the batch's inputs are free
-KEPT = 2  # with DONE: the model still refers to the inputs, GIVE_BACK will free them
+KEPT = 2  # with DONE: the model still refers to the inputs, RELEASE_INPUTS will free them
 RESPONSE_HEAD = struct.Struct("<QBBHII")
 # key, flags, error code, output blocks (to release after reading), bytes of text, bytes of the layout
 FINAL = 1
 ERROR = 2
-EMPTY = 4  # a final mark without a response
-OWN_BLOCKS = 8  # each output has a block of its own (offsets count from there); else all lie in one
-RESCHEDULE = 16  # instead of an answer: the model wants the request again
-ANSWERED = 32  # with ERROR: the model answered with it on purpose, nothing failed
+EMPTY = 4  # no response: a final mark, or RESCHEDULE
+OWN_BLOCKS = 8  # each output has a block of its own, at which its offset begins; else all are in one block
+RESCHEDULE = 16  # the model asks for the request to be scheduled again
+ANSWERED = 32  # with ERROR: the model returned the error as its response, nothing failed
 
-# CALL: head, blocks of its inputs (u64 each), where it is CALL_TRACED the key of the request to whose trace it belongs
-# (u64), request id, correlation id, parameters as JSON, and what repeated calls have in common: model, requested
-# outputs (names parted by zero bytes), layout of the inputs. Then the inputs' bytes where there are no blocks.
+# CALL: head; blocks of its inputs (u64 each); if CALL_TRACED the key of the request to whose trace it belongs (u64);
+# request id, correlation id, parameters as JSON; then what repeated calls have in common, so that it is decoded once:
+# model, requested outputs (names separated by zero bytes), layout of the inputs. Last the bytes of the inputs unless
+# they are in blocks.
 CALL_HEAD = struct.Struct("<QQQIqBBHHHIHII")
 # call, correlation id, timeout in us, sequence flags, version, flags, own blocks or one (OWN_BLOCKS), blocks,
 # bytes of request id, of correlation id (NO_STRING: it is the number), of parameters, of model, of outputs, of layout
-CALL_DECOUPLED = 1  # any number of results is welcome
-CALL_BLOCKING = 2  # the instance can do nothing else until the call is answered
-CALL_AWAITED = 4  # likewise while it executes a batch
+CALL_DECOUPLED = 1  # the caller accepts any number of results
+CALL_BLOCKING = 2  # the instance can do nothing else until the call ends
+CALL_AWAITED = 4  # the same, but only while it executes a batch
 CALL_TRACED = 8
 CALL_TRACE = struct.Struct("<Q")
-# RESULT: head, parameters as JSON or the error's message, layout of the outputs, and their bytes where they are in no
+# RESULT: head, parameters as JSON or the error's message, layout of the outputs, and their bytes unless they are in a
 # block of the caller's input segment.
 RESULT_HEAD = struct.Struct("<QqBBII")
-# call, input block with the outputs, to give back after use (-1 - n: none, and n bytes of outputs follow), flags, error
-# code, bytes of text, of the layout
+# call, input block with the outputs, to release after use (-1 - n: none, and n bytes of outputs follow), flags, error
+# code, bytes of text, bytes of the layout
 
 OTHER_NAME = 0xFFFF
 """Index of a tensor whose name is not configured; the name follows the dimensions as `<u16 length><bytes>`."""
@@ -142,16 +144,16 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream of received bytes into frames."""
+    """Splits a stream of received bytes into frames."""
 
     __slots__ = ("_missing", "_parts")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._missing = 0  # bytes without which no further frame can be complete
+        self._missing = 0  # bytes still missing for the next complete frame
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Frames complete so far, as kind and payload; the rest is kept.
+        """The complete frames so far, as kind and payload; the rest is kept.
 
         Raises:
             WireError: For a frame longer than MAX_FRAME.
@@ -160,7 +162,7 @@ class FrameReader:
             self._parts.append(data)
             self._missing -= len(data)
             if self._missing > 0:
-                return []  # joined once, when all is here: a long frame comes in a thousand pieces
+                return []  # joined once, when all is here: a long frame arrives in thousands of pieces
             data = b"".join(self._parts)
         frames = []
         position, end = 0, len(data)

@@ -200,11 +200,11 @@ def test_responses_reach_the_host(pair, batch):
         assert size == laid_out(arrays)
         entries.append(entry)
 
-    answers = read_responses(
+    responses = read_responses(
         responses_frame(read, entries, wire.DONE, 9)[wire.FRAME.size :], pair.interface, pair.memory
-    ).answers
+    ).responses
 
-    assert [[(output.name, list(bytes(output.data))) for output in answer.response.outputs] for answer in answers] == [
+    assert [[(output.name, list(bytes(output.data))) for output in each.response.outputs] for each in responses] == [
         named(arrays) for arrays in batch
     ]
     assert pair.take_returned() == sum(laid_out(arrays) > LIMIT for arrays in batch)

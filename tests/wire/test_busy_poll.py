@@ -13,10 +13,10 @@ START = 10**12  # clocks begin anywhere
 def _beating(*gaps_us: int, limit_us: int = 400) -> BusyPoll:
     """One that saw beats with these gaps between them."""
     poll, now = BusyPoll(limit_us), START
-    poll.beat(now)
+    poll.on_activity(now)
     for gap in gaps_us:
         now += gap * US
-        poll.beat(now)
+        poll.on_activity(now)
     return poll
 
 
@@ -48,10 +48,10 @@ def test_never_polls_with_a_limit_of_nothing() -> None:
 def test_sleeps_when_nothing_comes_in_time() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
 
-    poll.gave_way(now + 300 * US, now + 301 * US, found=False)
+    poll.on_yield(now + 300 * US, now + 301 * US, found=False)
     assert poll.is_on
 
-    poll.gave_way(now + 400 * US, now + 401 * US, found=False)
+    poll.on_yield(now + 400 * US, now + 401 * US, found=False)
     assert not poll.is_on
 
 
@@ -62,7 +62,7 @@ def test_sleeps_when_nothing_comes_in_time() -> None:
 def test_sleeps_where_others_want_the_processor(away_us: int, *, found: bool, is_on: bool) -> None:
     poll, now = _beating(50, 50, limit_us=100_000), _now(50, 50)
 
-    poll.gave_way(now, now + away_us * US, found=found)
+    poll.on_yield(now, now + away_us * US, found=found)
 
     assert poll.is_on is is_on
 
@@ -71,9 +71,9 @@ def _rest_after(poll: BusyPoll, now: int) -> int:
     """Milliseconds until beats have it poll again, found by trying."""
     for rest in range(20_000):
         then = now + rest * MS
-        poll.beat(then - 2 * US)
-        poll.beat(then - US)
-        poll.beat(then)
+        poll.on_activity(then - 2 * US)
+        poll.on_activity(then - US)
+        poll.on_activity(then)
         if poll.is_on:
             return rest
     raise AssertionError("it never polls again")
@@ -81,14 +81,14 @@ def _rest_after(poll: BusyPoll, now: int) -> int:
 
 def _lucky(poll: BusyPoll, now: int, times: int) -> None:
     for _ in range(times):
-        poll.gave_way(now, now + 10 * US, found=True)
+        poll.on_yield(now, now + 10 * US, found=True)
 
 
 def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_when_it_goes_well() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     rests = []
     for _ in range(6):
-        poll.gave_way(now, now + MS, found=True)
+        poll.on_yield(now, now + MS, found=True)
         now += MS
         rests.append(_rest_after(poll, now))
         now += rests[-1] * MS
@@ -98,7 +98,7 @@ def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_w
     _lucky(poll, now, 100)
     for _ in range(3):
         assert poll.is_on
-        poll.gave_way(now, now + MS, found=True)
+        poll.on_yield(now, now + MS, found=True)
     assert _rest_after(poll, now + MS) == 100
 
 
@@ -110,7 +110,7 @@ def test_goes_on_polling_where_less_than_one_message_in_twenty_is_found_late(luc
     for _ in range(50):
         if not poll.is_on:
             break
-        poll.gave_way(now, now + MS, found=True)
+        poll.on_yield(now, now + MS, found=True)
         _lucky(poll, now, lucky)
 
     assert poll.is_on is goes_on

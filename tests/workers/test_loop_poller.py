@@ -19,7 +19,7 @@ async def _turns_of(beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(loop_poller.os, "sched_yield", lambda: given.append(None))
     own = LoopPoller(asyncio.get_running_loop(), limit_us)
     for _ in range(beats):
-        own.beat()
+        own.on_activity()
     for _ in range(50):
         await asyncio.sleep(0)
     return len(given)
@@ -36,7 +36,7 @@ def test_the_loop_sleeps_again_when_no_beat_comes() -> None:
     async def wait_for_sleep() -> None:
         own = LoopPoller(asyncio.get_running_loop(), 2_000)
         while not own.is_turning:  # at the third beat, unless somebody else has the processor between two
-            own.beat()
+            own.on_activity()
         while own.is_turning:
             await asyncio.sleep(0)
 
@@ -75,7 +75,7 @@ def test_sees_quotas_of_processor_time(files: dict[str, str], group: str, tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    assert loop_poller.is_rationed(tmp_path, PurePosixPath(group)) is is_rationed
+    assert loop_poller.has_quota(tmp_path, PurePosixPath(group)) is is_rationed
 
 
 @pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])
@@ -83,6 +83,6 @@ def test_polls_by_default_only_where_processors_are_to_spare(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
 ) -> None:
     monkeypatch.setattr(loop_poller.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
-    monkeypatch.setattr(loop_poller, "is_rationed", lambda *_: rationed)
+    monkeypatch.setattr(loop_poller, "has_quota", lambda *_: rationed)
 
     assert default_busy_poll_us() == expected

@@ -57,7 +57,7 @@ def fp32(count: int, *, offset: int = 0, position: int = 0) -> Place:
 
 
 def only(payload: bytes, interface, memory):
-    [answer] = read_responses(payload, interface, memory).answers
+    [answer] = read_responses(payload, interface, memory).responses
     return answer
 
 
@@ -89,7 +89,7 @@ def test_outputs_of_few_bytes_come_in_the_message(memory, interface):
     inline = bytes(range(8)) + bytes(56) + b"more"
     places = [fp32(2), fp32(0, offset=64, position=1), fp32(1, offset=64, position=1)]
     both = message(entry(places, inline=inline), entry([fp32(1)], key=2, inline=b"next"))
-    first, second = read_responses(both, interface, memory).answers
+    first, second = read_responses(both, interface, memory).responses
     assert [bytes(output.data) for output in first.response.outputs] == [bytes(range(8)), b"", b"more"]
     assert [bytes(output.data) for output in second.response.outputs] == [b"next"]
     assert (list(memory.released), memory.borrowed_count) == ([], 0)
@@ -169,7 +169,7 @@ def test_output_nobody_configured_fails_its_request(memory, interface):
         (message(entry(flags=wire.ERROR, code=8, text=b"x")), "malformed response"),
         (message(entry(flags=wire.ERROR, text=b"\xff")), "malformed response"),
         (message(entry(text=b"{")), "malformed response"),
-        (message(entry(text=b"[1]")), "parameters that are no object"),
+        (message(entry(text=b"[1]")), "parameters that are not a JSON object"),
         (message(entry(text=b"x")[:-3]), "runs past its message"),
     ],
 )
@@ -214,7 +214,7 @@ def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(entries, count,
             RequestPlan(model_name="m", model_version=1, input_names=("IN",), output_names=("OUT", "MORE"))
         )
         try:
-            answers = read_responses(payload, interface, own).answers
+            answers = read_responses(payload, interface, own).responses
         except ProtocolError:
             return
         for answer in answers:

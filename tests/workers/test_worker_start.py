@@ -51,7 +51,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
     async def start():
         loop = asyncio.get_running_loop()
         worker, owner = guest(launch_spec(tmp_path, IDENTITY))
-        take = worker._take
+        take = worker._on_frame
 
         def take_and_see_the_end(kind, payload):
             take(kind, payload)
@@ -60,7 +60,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
                 os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
                 worker._process._reap()
 
-        worker._take = take_and_see_the_end
+        worker._on_frame = take_and_see_the_end
         with pytest.raises(GuestExitedError, match="was killed by SIGKILL"):
             await asyncio.wait_for(worker.start(), 60)
         assert owner.deaths == []

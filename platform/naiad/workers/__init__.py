@@ -1,1 +1,1 @@
-"""Guest processes: launch, channel, death."""
+"""Guest processes: their start, their channel, their end."""

@@ -1,7 +1,7 @@
 """CALL to requests, responses to RESULT: calls that a model makes to other models.
 
-Inputs are read where the calling guest has laid them out; outputs are copied once, into its input segment. What is read
-comes from a process that runs a stranger's code, so everything is checked.
+Inputs are read where the calling guest wrote them; outputs are copied once, into the caller's input segment. The guest
+runs untrusted code, so everything that it sends is checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from naiad.protocol.inference import (
     OutputTensor,
 )
 from naiad.workers.exchange import CODES
-from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
+from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
 
 _CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
 
@@ -38,12 +38,12 @@ class ModelCall(NamedTuple):
     """One call.
 
     Attributes:
-        number: The caller's number of it.
-        request: What is to be run.
-        is_decoupled: Whether the caller takes any number of responses.
-        is_blocking: Whether the calling instance does nothing else until it is answered.
-        is_awaited: Whether that is so only while it executes a batch.
-        traced_by: Key of the request to whose trace it belongs, one of the calling instance's; None for none.
+        number: The caller's number of the call.
+        request: The request to the called model.
+        is_decoupled: Whether the caller accepts any number of responses.
+        is_blocking: Whether the calling instance does nothing else until the call ends.
+        is_awaited: The same, but only while the instance executes a batch.
+        traced_by: Key of the caller's request to whose trace it belongs; None for none.
     """
 
     number: int
@@ -54,7 +54,7 @@ class ModelCall(NamedTuple):
     traced_by: int | None = None
 
 
-class _Repeated(NamedTuple):
+class _CommonPart(NamedTuple):
     """What repeated calls have in common."""
 
     model: str
@@ -68,10 +68,10 @@ class CallDecoder:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._repeated: Memo[tuple[int, bytes], _Repeated] = Memo(KEPT)
+        self._common_parts: Memo[tuple[int, bytes], _CommonPart] = Memo(KEPT)
 
     def read(self, payload: bytes, memory: InstanceMemory) -> ModelCall:
-        """Decode CALL and take its inputs over.
+        """Decode CALL, and copy or borrow its inputs.
 
         Raises:
             ProtocolError: If anything in it is out of bounds.
@@ -111,7 +111,9 @@ class CallDecoder:
         position += parameters_size
         end = position + model_size + outputs_size + layout_size
         common = payload[position:end]
-        repeated = self._repeated.get((version, common)) or self._read_common(version, common, model_size, outputs_size)
+        repeated = self._common_parts.get((version, common)) or self._read_common(
+            version, common, model_size, outputs_size
+        )
         layout = repeated.layout
         if end + (0 if count else layout.end) != len(payload):
             raise ProtocolError(f"'{self._name}' sent a call of {len(payload)} bytes that does not end there")
@@ -120,7 +122,7 @@ class CallDecoder:
             version,
             _named(
                 layout,
-                take_over(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
+                copy_or_borrow(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
                 if count
                 else inline_tensors(payload, end, layout, self._name),
             ),
@@ -142,17 +144,17 @@ class CallDecoder:
             traced_by,
         )
 
-    def _read_common(self, version: int, common: bytes, model_size: int, outputs_size: int) -> _Repeated:
+    def _read_common(self, version: int, common: bytes, model_size: int, outputs_size: int) -> _CommonPart:
         layout_at = model_size + outputs_size
         outputs = str(common[model_size:layout_at], "utf-8")
         places, _ = unpack_layout(common[layout_at:])
-        repeated = _Repeated(
+        repeated = _CommonPart(
             str(common[:model_size], "utf-8"),
             tuple(outputs.split("\0")) if outputs else (),
             check_layout(places, [place.name for place in places], f"a call of '{self._name}'"),
             object(),
         )
-        self._repeated[version, common] = repeated
+        self._common_parts[version, common] = repeated
         return repeated
 
 
@@ -172,13 +174,13 @@ def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, 
 
 
 def write_result(number: int, response: InferResponse | None, final: bool, memory: InstanceMemory) -> bytes:  # noqa: FBT001 - as `Sink.send`
-    """Lay a response out, in the caller's input segment or few bytes in the message itself, and describe it.
+    """Copy a response into the caller's input segment, or into the message if it has few bytes, and pack RESULT.
 
     Args:
         number: The caller's number of the call.
         response: None for a final mark alone.
         final: Whether it is the last.
-        memory: Of the caller.
+        memory: The caller's memory.
 
     Returns:
         One RESULT frame.

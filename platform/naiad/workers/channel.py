@@ -15,34 +15,34 @@ class Channel:
     """Frames over a non-blocking stream socket on an event loop.
 
     Attributes:
-        was_cut: Whether the guest went without having read all that was sent to it: the system says so with a reset.
+        was_cut: Whether the guest closed its end with unread data in it: the kernel reports that as a reset.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        take: Callable[[int, bytes], None],
-        ended: Callable[[str], None],
-        beat: Callable[[], None] = lambda: None,
+        on_frame: Callable[[int, bytes], None],
+        on_end: Callable[[str], None],
+        on_activity: Callable[[], None] = lambda: None,
     ) -> None:
         """Start reading *sock*.
 
         Args:
             sock: Owned from now on.
             loop: The loop whose thread calls everything here.
-            take: Called with kind and payload of each frame; may raise to stop reading.
-            ended: Called once with the reason, when the guest has closed its end or sends what nobody can read.
-            beat: Called whenever something is sent or received.
+            on_frame: Called with kind and payload of each frame; may raise to stop reading.
+            on_end: Called once with the reason, when the guest has closed its end or sent a malformed frame.
+            on_activity: Called whenever something is sent or received.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
-        self._take = take
-        self._ended = ended
-        self._beat = beat
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._on_activity = on_activity
         self.was_cut = self._is_broken = False
         self._reader = wire.FrameReader()
-        # A buffer of its own: socket.recv(n) makes one of n bytes each time, which costs three system calls.
+        # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
         self._outgoing = bytearray()
@@ -50,9 +50,9 @@ class Channel:
         loop.add_reader(sock, self._readable)
 
     def send(self, data: bytes) -> None:
-        """Send whole frames, now or as soon as the socket takes them. To a guest that is gone: do nothing."""
+        """Send whole frames, now or as soon as the socket takes them; nothing if the guest is gone."""
         if self._soon:
-            self._soon.append(data)  # never overtake
+            self._soon.append(data)  # in order
             return
         self._write(data)
 
@@ -66,21 +66,22 @@ class Channel:
             return
         if self._socket is None:
             return
-        self._beat()
+        self._on_activity()
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the end of the process is on its way to us
+            return  # the process has ended, which its pidfd reports next
         if sent < len(data):
             self._outgoing += data[sent:]
             self._loop.add_writer(self._socket, self._writable)
 
     def send_soon(self, data: bytes) -> None:
-        """Send whole frames at the end of the loop's turn, in one call with all others of that turn.
+        """Send whole frames at the end of the loop's turn, in one system call with all others of that turn.
 
-        For a guest that is busy: it would not look at them sooner, and each call costs as much as a request's codecs.
+        For a guest that is busy, and so does not read them sooner: one system call costs as much time as encoding a
+        request.
         """
         if not self._soon:
             self._loop.call_soon(self._flush)
@@ -118,7 +119,7 @@ class Channel:
 
     def _read(self) -> bool:
         assert self._socket is not None
-        self._beat()
+        self._on_activity()
         try:
             size = self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -128,15 +129,15 @@ class Channel:
             size = 0
         if not size:
             self._loop.remove_reader(self._socket)
-            self._ended("it closed its channel")
+            self._on_end("it closed its channel")
             return False
         try:
             frames = self._reader.feed(bytes(self._view[:size]))
         except wire.WireError as error:
             self._loop.remove_reader(self._socket)
             self._is_broken = True
-            self._ended(f"it broke the protocol: {error}")
+            self._on_end(f"it broke the protocol: {error}")
             return False
         for kind, payload in frames:
-            self._take(kind, payload)
+            self._on_frame(kind, payload)
         return True

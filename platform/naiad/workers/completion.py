@@ -1,4 +1,4 @@
-"""Running a model's `auto_complete_config` in a throw-away guest."""
+"""Runs a model's `auto_complete_config` in a guest that exits afterwards."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ logger = logging.getLogger("naiad.guest")
 
 
 async def complete_in_guest(spec: LaunchSpec) -> str:
-    """Start the guest that *spec* describes (its LOAD asks for completion) and return the configuration as JSON.
+    """The configuration as JSON, completed by the guest that *spec* describes; its LOAD must ask for completion.
 
-    A process of its own, so that nothing a model leaves behind while completing reaches its instances.
+    The guest is a process of its own, so that nothing the model does while completing affects its instances.
 
     Raises:
         ModelError: If the model's code failed.
-        GuestExitedError: If the process ended or hung.
+        GuestExitedError: If the process exited or made no progress.
     """
-    worker = Worker(spec, _Listener(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices())
+    worker = Worker(
+        spec, _CompletionOwner(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices()
+    )
     try:
         return await worker.start()
     finally:
         await worker.kill()
 
 
-class _Listener:
-    """Logs what the guest prints; nothing else can happen before a model serves."""
+class _CompletionOwner:
+    """Logs what the guest prints and logs; no other callback can happen before a model serves."""
 
-    def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-        """Cannot happen: nothing was asked."""
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
+        """Cannot happen: no request is sent."""
 
     def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002 - the signature of the protocol
-        """Nothing is traced."""
+        """None: no request is sent."""
         return None
 
     def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """Nothing waits."""
+        """False: no request waits."""
         return False
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Cannot happen: nothing was asked."""
+        """Cannot happen: no request is sent."""
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """Its end is what `start` reports, or what it is for."""
+        """Do nothing: `start` reports the exit."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged."""
@@ -62,11 +64,11 @@ class _Listener:
 
 
 class NoServices:
-    """For guests that have no server to ask: those that complete a configuration."""
+    """Rejects what a model asks for while it completes its configuration: there is no server for it yet."""
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
-        """Refuse."""
-        worker.result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
+        """Respond with an error."""
+        worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """Cannot happen: there are no calls."""
@@ -78,14 +80,14 @@ class NoServices:
         """Cannot happen: there are no calls."""
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
-        """Refuse."""
+        """Respond with an error."""
         worker.reply(number, error=_no_services())
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """Ignore."""
+        """Do nothing."""
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """Nothing was held."""
+        """Do nothing: the guest held nothing."""
 
 
 def _no_services() -> NaiadError:

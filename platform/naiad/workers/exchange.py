@@ -1,7 +1,10 @@
 """Requests to EXECUTE, RESPONSES to responses: the host's half of `naiad_stub.exchange`.
 
-What is written was checked by the engine. What is read comes from a process that runs a stranger's code: every index,
-offset and size is checked against its bounds, and whatever does not fit is a `ProtocolError`, never a crash.
+Requests were checked by the engine. Responses come from a process that runs untrusted code: every index, offset and
+size is checked against its bounds, and one that does not fit raises `ProtocolError`.
+
+Both directions are on the request path, so each message is packed and unpacked by hand (see `naiad_stub.messages`), and
+the layouts of tensors are recognised by their bytes (`naiad_stub.layout`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
-from naiad.workers.tensors import TensorLayout, check_layout, inline_tensors, take_over
+from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
 
 CODES = (
     Code.UNKNOWN,
@@ -37,7 +40,7 @@ CODES = (
 )
 """Codes by the number `pb_utils.TritonError` gives them (TRITONSERVER_Error_Code)."""
 
-_RELEASES_RIDE = 16
+_SMALL_BLOCKS_TOGETHER = 16  # released output blocks that wait for each other: see `InstanceMemory.released`
 
 
 KeyedRequest: TypeAlias = tuple[int, InferRequest, PackedInputs | None]
@@ -70,22 +73,22 @@ class GuestResponse(NamedTuple):
         key: Key of the request.
         response: The response; None for a mark alone.
         final: Whether it is the last.
-        again: Whether, instead, the model wants the request once more.
+        reschedule: Whether the model asks, instead, for the request to be scheduled again.
     """
 
     key: int
     response: InferResponse | None
     final: bool
-    again: bool = False
+    reschedule: bool = False
 
 
 class ExecutingBatch(NamedTuple):
-    """What was sent to a guest and is not done.
+    """A batch that was sent to a guest, whose `execute` has not returned.
 
     Attributes:
         keys: Keys of its requests.
         block: Their input block, less than 0 if there is none.
-        sent: When laying out began (monotonic ns); 0 if the guest was gone before it read it.
+        sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
         size: Rows of its requests together.
     """
 
@@ -98,16 +101,16 @@ class ExecutingBatch(NamedTuple):
 def write_execute(
     number: int, batch: Sequence[KeyedRequest], interface: ModelInterface, memory: InstanceMemory
 ) -> tuple[bytes, int]:
-    """Lay the inputs of a batch out, in the input segment or few bytes in the message itself, and describe it.
+    """Copy the inputs of a batch into the input segment, or into the message if they have few bytes, and pack EXECUTE.
 
     Args:
         number: The batch's number.
         batch: The requests, checked against the model.
-        interface: Of the model.
-        memory: Of the instance.
+        interface: The model's interface.
+        memory: The instance's memory.
 
     Returns:
-        The EXECUTE frame, before it maybe one that hands output blocks back, and the input block to release when the
+        The EXECUTE frame, maybe with one before it that releases output blocks; and the input block to release when the
         batch is done (less than 0: none).
 
     Raises:
@@ -115,7 +118,7 @@ def write_execute(
     """
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
     if memory.reservations.waiting and len(batch) == 1:
-        frames = _write_landed(number, batch[0], layouts[0], memory)
+        frames = _write_reserved(number, batch[0], layouts[0], memory)
         if frames is not None:
             return frames
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
@@ -136,31 +139,33 @@ def write_execute(
     return _execute_frames(number, len(batch), block, rest, memory), block
 
 
-def _write_landed(
+def _write_reserved(
     number: int, keyed: KeyedRequest, layout: PackedInputs, memory: InstanceMemory
 ) -> tuple[bytes, int] | None:
-    """Likewise where the inputs lie in the segment already, as the guest will look for them; None where they do not."""
+    """The same for inputs that a frontend read into the segment (`reservations`); None if they must be copied."""
     key, request, _ = keyed
-    landed = memory.reservations.claim([tensor.data for tensor in request.inputs], layout[1])
-    if landed is None:
+    claimed = memory.reservations.claim([tensor.data for tensor in request.inputs], layout[1])
+    if claimed is None:
         return None
-    block, start = landed
+    block, start = claimed
     return _execute_frames(number, 1, block, _pack_request(key, request, layout[0], start), memory), block
 
 
 def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:
     payload = wire.EXECUTE_HEAD.pack(number, count, block) + rest
     frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
-    if memory.has_large_released or len(memory.released) >= _RELEASES_RIDE:  # small blocks go back many at a time
+    if (
+        memory.has_large_released or len(memory.released) >= _SMALL_BLOCKS_TOGETHER
+    ):  # small blocks go back many at a time
         frames = pack_released(memory) + frames
     return frames
 
 
 def pack_released(memory: InstanceMemory) -> bytes:
-    """A frame that hands read output blocks back to the guest; nothing if there are none."""
+    """The frame that releases output blocks that were read; empty if there are none."""
     memory.has_large_released = False
-    returned = memory.released
-    offsets = [returned.popleft() for _ in range(len(returned))]
+    released = memory.released
+    offsets = [released.popleft() for _ in range(len(released))]
     return pack_message(ReleaseOutputs(offsets)) if offsets else b""
 
 
@@ -204,7 +209,7 @@ class Responses(NamedTuple):
         kept: Whether the model still refers to its inputs.
         started: When `execute` began (monotonic ns).
         ended: When it returned, or the response was sent.
-        answers: The answers.
+        responses: The responses.
     """
 
     number: int
@@ -212,11 +217,11 @@ class Responses(NamedTuple):
     kept: bool
     started: int
     ended: int
-    answers: list[GuestResponse]
+    responses: list[GuestResponse]
 
 
 def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMemory) -> Responses:
-    """Decode RESPONSES and take the outputs over.
+    """Decode RESPONSES, and copy or borrow the outputs.
 
     Raises:
         ProtocolError: If anything in it is out of bounds.
@@ -224,15 +229,15 @@ def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMe
     try:
         number, count, flags, started, ended = wire.RESPONSES_HEAD.unpack_from(payload)
         position = wire.RESPONSES_HEAD.size
-        answers = []
+        responses = []
         for _ in range(count):
-            answer, position = _read_response(payload, position, interface, memory)
-            answers.append(answer)
+            response, position = _read_response(payload, position, interface, memory)
+            responses.append(response)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, wire.WireError) as error:
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
     if position != len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response of {len(payload)} bytes that ends at {position}")
-    return Responses(number, bool(flags & wire.DONE), bool(flags & wire.KEPT), started, ended, answers)
+    return Responses(number, bool(flags & wire.DONE), bool(flags & wire.KEPT), started, ended, responses)
 
 
 def _read_response(
@@ -257,7 +262,7 @@ def _read_response(
     layout = interface.layouts.get(data) or _read_layout(data, interface)
     if count:
         blocks = struct.unpack_from(f"<{count}Q", payload, position)
-        buffers = take_over(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
+        buffers = copy_or_borrow(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
     else:
         buffers = inline_tensors(payload, end, layout, name)
         end += layout.end
@@ -276,12 +281,12 @@ def _read_response(
 def _parameters(text: str, interface: ModelInterface) -> dict[str, Any]:
     parameters = orjson.loads(text)
     if not isinstance(parameters, dict):
-        raise ProtocolError(f"'{interface.model_name}' sent response parameters that are no object")
+        raise ProtocolError(f"'{interface.model_name}' sent response parameters that are not a JSON object")
     return parameters
 
 
 def _read_layout(data: bytes, interface: ModelInterface) -> TensorLayout:
-    """Unpack and check a layout of outputs that was not seen before."""
+    """Unpack and check a layout of outputs that is not in the memo."""
     places, _ = unpack_layout(data)
     names = [
         place.name if place.position == wire.OTHER_NAME else interface.plan.output_names[place.position]

@@ -1,8 +1,9 @@
-"""One fork server as its host sees it: a process that has imported modules and forks guests (`naiad_stub.forkserver`).
+"""One fork server as the host sees it: a process that has imported modules and forks guests (`naiad_stub.forkserver`).
 
-The guests are its children and not ours, so their ends are learnt in two steps: that one has ended through a pidfd, as
-of any other guest, and how through the fork server, which keeps its number from reuse until it is asked. Everything
-runs on the event loop's thread.
+The guests are children of the fork server, not of the host, so the host learns about their exit in two steps. A pidfd
+says *that* a guest has exited, as for any guest. REAP asks the fork server *how*: only a parent can collect an exit
+status. The fork server collects it only then, so the guest's process id is not used again before the host has killed
+the rest of its process group. Everything runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MESSAGE = 1 << 16
 
 
 class CannotForkError(NaiadError):
-    """The fork server cannot give a guest; another way of starting it may be open."""
+    """The fork server cannot fork a guest; its interpreter may still be started."""
 
 
 class ForkServer:
@@ -54,11 +55,11 @@ class ForkServer:
 
     Attributes:
         pid: Its process id.
-        is_gone: Whether it has ended after it could fork: another one may take its place.
+        is_gone: Whether it exited after it was ready: another one may replace it.
     """
 
     def __init__(self, spec: LaunchSpec, modules: Sequence[str]) -> None:
-        """Start it in the environment of *spec*.
+        """Start one in the environment of *spec*.
 
         Raises:
             GuestExitedError: If the interpreter cannot be executed.
@@ -66,11 +67,11 @@ class ForkServer:
         self._spec = spec
         self._modules = ", ".join(modules)
         self._loop = asyncio.get_running_loop()
-        self._warm: asyncio.Future[str] = self._loop.create_future()  # "", or why it cannot fork
+        self._outcome: asyncio.Future[str] = self._loop.create_future()  # "" once it is ready, else why it cannot fork
         self._number = 0
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._reaps: dict[int, Callable[[int, str], None]] = {}
-        self._end = ""  # how it ended
+        self._end = ""  # how it ended, once it has
         self._begun = self._loop.time()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments: dict[str, int | str] = {"--fork-server": theirs.fileno(), "--modules": ",".join(modules)}
@@ -91,25 +92,25 @@ class ForkServer:
         self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def __repr__(self) -> str:
-        state = self._end or ("WARM" if self._is_warm else "IMPORTING" if not self._warm.done() else "COLD")
+        state = self._end or ("READY" if self._is_ready else "IMPORTING" if not self._outcome.done() else "FAILED")
         return f"<ForkServer {self._modules} {state} pid={self.pid}>"
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended although it could fork: another one may do better."""
-        return bool(self._end) and self._is_warm
+        """Whether it exited after it was ready: another one may replace it."""
+        return bool(self._end) and self._is_ready
 
     @property
-    def _is_warm(self) -> bool:
-        return self._warm.done() and not self._warm.result()
+    def _is_ready(self) -> bool:
+        return self._outcome.done() and not self._outcome.result()
 
     async def fork(self, memory: InstanceMemory) -> LaunchedGuest:
-        """Fork a guest, once everything is imported.
+        """Fork a guest, once all modules are imported.
 
         Raises:
             CannotForkError: If that is not possible.
         """
-        problem = await self._wait_warm()
+        problem = await self._wait_ready()
         if problem:
             raise CannotForkError(problem)
         host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,7 +121,7 @@ class ForkServer:
         output: tuple[tuple[str, IO[bytes]], ...]
         output = (("stdout", os.fdopen(out, "rb", 0)), ("stderr", os.fdopen(err, "rb", 0)))
         try:
-            pid = await self._ask_for_one(memory, descriptors)
+            pid = await self._request_fork(memory, descriptors)
         except BaseException:
             host_end.close()
             host_side.close()
@@ -139,24 +140,24 @@ class ForkServer:
         )
 
     def close(self) -> None:
-        """End it, and with it whatever it has forked."""
+        """End it, and with it the guests it has forked."""
         self._stop("it was not needed any more")
 
-    # -- asking -------------------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------------
 
-    async def _wait_warm(self) -> str:
+    async def _wait_ready(self) -> str:
         progress = ProgressMonitor(self._spec.start_timeout)
         progress.start(self.pid, self._loop.time())
-        while not self._warm.done():
-            await asyncio.wait([self._warm], timeout=PROGRESS_CHECK_SECONDS)
-            if not self._warm.done() and progress.is_stalled(self._loop.time()):
+        while not self._outcome.done():
+            await asyncio.wait([self._outcome], timeout=PROGRESS_CHECK_SECONDS)
+            if not self._outcome.done() and progress.is_stalled(self._loop.time()):
                 self._stop(
                     f"importing {self._modules} made no progress for {self._spec.start_timeout:g} s "
                     "(stub-timeout-seconds)"
                 )
-        return self._warm.result() or self._end
+        return self._outcome.result() or self._end
 
-    async def _ask_for_one(self, memory: InstanceMemory, descriptors: Sequence[int]) -> int:
+    async def _request_fork(self, memory: InstanceMemory, descriptors: Sequence[int]) -> int:
         self._number = number = self._number + 1
         answer: asyncio.Future[int] = self._loop.create_future()
         self._forks[number] = answer
@@ -166,7 +167,7 @@ class ForkServer:
         except OSError as error:
             del self._forks[number]
             raise CannotForkError(f"asking for a guest: {error.strerror or error}") from error
-        return await answer  # where that is cancelled, `_on_forked` sees to what comes
+        return await answer  # if this is cancelled, `_on_forked` kills the guest
 
     def _reap(self, pid: int, ended: Callable[[int, str], None]) -> None:
         self._reaps[pid] = ended
@@ -176,9 +177,9 @@ class ForkServer:
             except OSError:
                 self._stop("")
         if self._end:
-            self._forget_guests()
+            self._report_guests_killed()
 
-    # -- what it says -------------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
         while not self._end:
@@ -194,18 +195,18 @@ class ForkServer:
             try:
                 kind = wire.FRAME.unpack_from(data)[1]
                 self._on_message(unpack(FROM_FORK_SERVER, kind, data[wire.FRAME.size :]))
-            except Exception as error:  # whatever it sends, it harms nobody but its own guests
+            except Exception as error:  # a fault of its own, which ends only it and its guests
                 logger.exception("the fork server of '%s' (pid %d) is killed", self._spec.name, self.pid)
                 self._stop(f"it broke the protocol: {error}")
 
     def _on_message(self, message: FromForkServer) -> None:
         match message:
             case ForkServerReady():
-                if self._warm.done():
+                if self._outcome.done():
                     raise wire.WireError("it was ready before")
                 seconds = self._loop.time() - self._begun
                 logger.info("prewarmed %s in %.2f s: pid %d (%s)", self._modules, seconds, self.pid, self._spec.python)
-                self._warm.set_result("")
+                self._outcome.set_result("")
             case ForkServerFailed():
                 self._stop(message.problem)
             case Forked():
@@ -221,13 +222,13 @@ class ForkServer:
                 assert_never(message)
 
     def _on_forked(self, number: int, pid: int) -> None:
-        import psutil  # here, as most servers have no such guests
+        import psutil  # here: most servers have no such guests
 
-        # It names a process that will be killed one day: it had better be its own.
+        # The host will kill this process one day, so it must really be a child of the fork server.
         if psutil.Process(pid).ppid() != self.pid:
-            raise ValueError(f"process {pid} is none of its guests")
+            raise ValueError(f"process {pid} is not its child")
         answer = self._forks.pop(number)
-        if answer.done():  # nobody waits for it any more
+        if answer.done():  # the caller was cancelled
             os.killpg(pid, signal.SIGKILL)
             self._reap(pid, lambda status, reason: None)  # noqa: ARG005 - the signature of callbacks on an exit
         else:
@@ -239,7 +240,7 @@ class ForkServer:
     # -- its end ------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
-        """Have it end now, if it has not; *reason* is ours, where it did not end by itself."""
+        """End it, if it has not ended; *reason* is empty if it ended by itself."""
         if self._end:
             return
         self._loop.remove_reader(self._socket.fileno())
@@ -251,25 +252,27 @@ class ForkServer:
         self._end = reason or f"the fork server ended: {describe_exit(self.pid, status)}"
         for lines in self._lines:
             lines.close()
-        if not self._warm.done():
+        if not self._outcome.done():
             words = "\n".join(self._lines[1].last_lines)
-            self._warm.set_result(self._end + (f". Its last lines on stderr:\n{words}" if words and not reason else ""))
+            self._outcome.set_result(
+                self._end + (f". Its last lines on stderr:\n{words}" if words and not reason else "")
+            )
         for answer in self._forks.values():
             if not answer.done():
                 answer.set_exception(CannotForkError(self._end))
         self._forks.clear()
-        self._forget_guests()
+        self._report_guests_killed()
 
     def _wait(self) -> int:
-        """Its status. Whoever closed the socket is ending; the wait is for the system to take its memory back."""
+        """Its exit status. It is exiting or was killed: the wait is for the kernel to free its memory."""
         try:
             return self._process.wait(1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def _forget_guests(self) -> None:
-        """Those that have ended: nobody can tell how any more, but with their parent they were killed."""
+    def _report_guests_killed(self) -> None:
+        """Report the exit of its guests: the kernel killed them with it, and their exit status is lost."""
         reaps, self._reaps = self._reaps, {}
         for ended in reaps.values():
             ended(-signal.SIGKILL, f"the process it was forked from is gone: {self._end}")

@@ -1,7 +1,8 @@
 """The process of one guest: its start, what it prints, its end.
 
-The end is noticed through a pidfd, not only through the end of the channel: a child the model forked may keep the
-socket open. Everything runs on the event loop's thread.
+Its exit is noticed by a pidfd, not only by the end of the channel: a child that the model forked may keep the socket
+open. The order at the end matters (`_reap`): while the process is a zombie, its id cannot belong to another process, so
+its process group is killed first and the exit status collected after that. Everything runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class GuestProcess:
 
     Attributes:
         pid: Its process id, 0 before `spawn`.
-        exited: Its status, once it is gone.
-        kill_reason: Why we killed it; empty if we did not.
+        exited: Its exit status, once it has exited.
+        kill_reason: Why the host killed it; empty if it did not.
     """
 
     def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,41 +38,41 @@ class GuestProcess:
         self._spec = spec
         self._loop = loop
         self._launched: LaunchedGuest | None = None
-        self._is_reaped = False  # its number may be another's from then on
+        self._is_reaped = False  # from then on its id may be another process's
         self._lines: list[LineReader] = []
         self._pidfd = -1
-        self._gone: Callable[[int], None] | None = None
+        self._on_exit: Callable[[int], None] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and is not gone."""
+        """Whether it was started and has not exited."""
         return self._launched is not None and not self.exited.done()
 
     async def spawn(
-        self, memory: InstanceMemory, printed: Callable[[str, str], None], gone: Callable[[int], None]
+        self, memory: InstanceMemory, on_line: Callable[[str, str], None], on_exit: Callable[[int], None]
     ) -> tuple[socket.socket, socket.socket]:
-        """Start it; return the host's ends of its channel and of the one beside it.
+        """Start it; return the host's ends of its channel and of its readiness socket.
 
         Args:
             memory: Of the instance.
-            printed: Called with the stream's name and each line it writes.
-            gone: Called with its status when it is gone, before `exited` is set.
+            on_line: Called with the stream's name and each line it writes.
+            on_exit: Called with its exit status, before `exited` is set.
 
         Raises:
             ExecutionEnvironmentError: If it cannot be started.
         """
         self._launched = launched = await launch(self._spec, memory)
-        self._gone = gone
+        self._on_exit = on_exit
         self.pid = launched.pid
         self._lines = [
-            LineReader(pipe, lambda line, name=name: printed(name, line), self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
+            LineReader(pipe, lambda line, name=name: on_line(name, line), self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in launched.output
         ]
         self._watch()
         return launched.channel, launched.side
 
     def kill(self) -> None:
-        """Kill it and every process it started; `exited` tells when it is gone."""
+        """Kill it and every process it started; `exited` is set when it has exited."""
         if self.pid and not self._is_reaped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -82,15 +83,15 @@ class GuestProcess:
             lines.close()
 
     def exit_report(self, when: str = "") -> GuestExitedError:
-        """What to tell those who needed it."""
+        """The error for requests that needed it: how it ended, and its last lines on stderr."""
         status = self.exited.result() if self.exited.done() else None
         self.close()
         end = f"pid {self.pid} was killed: {self.kill_reason}" if self.kill_reason else describe_exit(self.pid, status)
         when = f" {when}" if when else ""
-        return self.unhealthy(f"{end}{when}.", status)
+        return self.failure(f"{end}{when}.", status)
 
-    def unhealthy(self, problem: str, status: int | None = None) -> GuestExitedError:
-        """The error that names *problem* and quotes the last lines of stderr."""
+    def failure(self, problem: str, status: int | None = None) -> GuestExitedError:
+        """The error with *problem* and the last lines of stderr."""
         lines = tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
         words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
         return GuestExitedError(
@@ -114,16 +115,16 @@ class GuestProcess:
 
     def _reap(self) -> None:
         assert self._launched is not None
-        self.kill()  # children the model left behind; first, while the zombie still keeps its number from reuse
+        self.kill()  # its children, first: the zombie still keeps its id from being used again
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
         self._is_reaped = True
-        self._launched.reap(self._ended)
+        self._launched.reap(self._on_reaped)
 
-    def _ended(self, status: int, reason: str) -> None:
-        assert self._gone is not None
+    def _on_reaped(self, status: int, reason: str) -> None:
+        assert self._on_exit is not None
         self.kill_reason = self.kill_reason or reason
         if not self.exited.done():
-            self._gone(status)
+            self._on_exit(status)

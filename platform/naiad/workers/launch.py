@@ -1,4 +1,4 @@
-"""Starting a guest process: the specification is data, one function starts it."""
+"""Starts a guest process, by running the interpreter of its environment or by having a fork server fork it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from naiad.memory.instance import InstanceMemory
 
 
 class EnvironmentLease(Protocol):
-    """What keeps an environment where it is while guests may be started in it."""
+    """Keeps an environment in the store while guests may be started in it."""
 
     def release(self) -> None:
-        """It is needed no longer."""
+        """Let the store evict the environment."""
 
 
 class GuestForker(Protocol):
-    """Where guests come from whose imports are done already."""
+    """Forks guests from a process that has imported their modules."""
 
     async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
-        """Start the guest from a process like it; None where it has to be started as any other."""
+        """Fork the guest; None if it must be started without."""
 
     def release(self) -> None:
-        """No more guests are needed."""
+        """Release the processes that fork: no more guests are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """What to start.
+    """How a guest is started.
 
     Attributes:
         name: The instance's name, for logs and error texts.
         python: The interpreter of the environment.
         stub: The stub script it runs.
-        library: Folder of `naiad_stub`, told to the stub in NAIAD_STUB_LIBRARY.
+        library: Folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY.
         environ: The child's whole environment.
         load: Fields of the LOAD message.
-        start_timeout: Seconds a start may take without a sign of progress.
+        start_timeout: Seconds that a start may take without progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
-        busy_poll_us: Both sides of the channel poll instead of sleeping while messages follow each other within so many
-            microseconds (`naiad_stub.busy_poll`); 0: never.
-        lease: What keeps the environment there, None where nothing is needed for that.
-        prewarm: What forks it, None where an interpreter is started.
+        busy_poll_us: Both sides of the channel poll instead of sleeping while messages come every so many microseconds
+            (`naiad_stub.busy_poll`); 0: never.
+        lease: Keeps the environment in the store; None if it is not from the store.
+        prewarm: Forks the guest; None if an interpreter is started for it.
     """
 
     name: str
@@ -69,11 +69,11 @@ class LaunchedGuest:
 
     Attributes:
         pid: Its process id.
-        output: The pipes it prints into, by the stream's name; none where it prints to our terminal.
+        output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
         channel: The host's end of its channel.
-        side: And of the one beside it, for readiness.
-        reap: Called once when it has ended; frees its process id and tells how it ended: the status as `subprocess`
-            gives it, and, if its end was none of its own doing, why.
+        side: The host's end of its readiness socket.
+        reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
+            `subprocess` gives it, and the reason if the guest ended because another process did.
     """
 
     pid: int
@@ -84,7 +84,7 @@ class LaunchedGuest:
 
 
 async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
-    """Start the guest, in whichever way *spec* asks for.
+    """Start the guest, by fork if *spec* says so and it works, else by its interpreter.
 
     Raises:
         GuestExitedError: If the interpreter cannot be executed.
@@ -99,8 +99,8 @@ async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
 def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     """Start an interpreter.
 
-    Must be called on a thread that lives as long as the guest: the kernel ends a guest with the *thread* that started
-    it (prctl(2), PR_SET_PDEATHSIG). That is the event loop's, in a server the main thread.
+    Must be called on a thread that lives as long as the guest: the kernel kills a guest when the *thread* that started
+    it exits (prctl(2), PR_SET_PDEATHSIG). That is the event loop's thread, in a server the main thread.
     """
     host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -153,8 +153,8 @@ def start_stub(
             stdout=None if spec.at_terminal else subprocess.PIPE,
             stderr=None if spec.at_terminal else subprocess.PIPE,
             pass_fds=descriptors,
-            # Its own session: a Ctrl-C in the terminal is ours to handle, and the guest's children can be ended
-            # with it as one process group.
+            # A session of its own: Ctrl-C in the terminal goes to the host alone, and the guest and its children
+            # can be killed as one process group.
             start_new_session=True,
         )
     except OSError as error:

@@ -1,7 +1,8 @@
-"""An event loop that looks again instead of sleeping while messages between host and guests follow each other closely.
+"""Makes an event loop poll instead of sleeping while messages between host and guests follow each other closely.
 
-Why that pays, and when it does not: `naiad_stub.busy_poll`. The loop is kept turning by a callback that does nothing
-but give way to others: all that the loop watches is looked at in each turn, clients' connections as well as guests'.
+`naiad_stub.busy_poll` explains why, and decides when. The loop polls because a callback that yields the processor
+schedules itself for each next turn: with a callback due, the loop does not sleep in its selector. Every turn looks at
+all sockets, those of clients as well as those of guests.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class LoopPoller:
-    """Keeps one loop turning.
+    """Makes one loop poll.
 
     Attributes:
-        is_turning: Whether it does so now.
+        is_turning: Whether it polls now.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_us: int) -> None:
-        """Keep *loop* turning while there is a beat every *limit_us* microseconds; 0: never."""
+        """Poll on *loop* while there is a message every *limit_us* microseconds; 0: never."""
         self._loop = loop
         self._poll = BusyPoll(limit_us)
         self.is_turning = False
-        self._is_fresh = False  # there was a beat since the last turn
-        self._away = (0, 0)  # when the last turn gave way, and came back
+        self._is_fresh = False  # there was a message since the last turn
+        self._away = (0, 0)  # when the last turn yielded the processor, and had it back
 
-    def beat(self) -> None:
-        """A message came from a guest, or goes to one."""
+    def on_activity(self) -> None:
+        """A message came from a guest, or is sent to one."""
         poll = self._poll
-        poll.beat(time.monotonic_ns())
+        poll.on_activity(time.monotonic_ns())
         self._is_fresh = True
         if poll.is_on and not self.is_turning:
             self.is_turning = True
@@ -49,9 +50,9 @@ class LoopPoller:
         poll, is_fresh = self._poll, self._is_fresh
         self._is_fresh = False
         if self._away[1]:
-            poll.gave_way(*self._away, found=is_fresh)
+            poll.on_yield(*self._away, found=is_fresh)
             self._away = (0, 0)
-        if not is_fresh and poll.is_on:  # who has work to do does not give way
+        if not is_fresh and poll.is_on:  # a loop with work to do does not yield
             before = time.monotonic_ns()
             os.sched_yield()
             self._away = (before, time.monotonic_ns())
@@ -61,24 +62,24 @@ class LoopPoller:
             self.is_turning = False
 
 
-_pulses: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()
+_pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()
 
 
 def loop_poller_of(loop: asyncio.AbstractEventLoop, limit_us: int) -> LoopPoller:
-    """The pulse of *loop*, one for all guests whose channels it watches; made with *limit_us* where there is none."""
-    pulse = _pulses.get(loop)
-    if pulse is None:
-        pulse = _pulses[loop] = LoopPoller(loop, limit_us)
-    return pulse
+    """The poller of *loop*, shared by all guests on it; created with *limit_us* if there is none."""
+    poller = _pollers.get(loop)
+    if poller is None:
+        poller = _pollers[loop] = LoopPoller(loop, limit_us)
+    return poller
 
 
 def default_busy_poll_us() -> int:
-    """How long to poll on this machine unless the user says so.
+    """The default of `--busy-poll-us` on this machine.
 
-    Not at all with one processor alone, nor where time on them is rationed (a container's limit): there a process that
-    polls would be stopped for the rest of each period.
+    It is 0 with a single processor, and where processor time has a quota (a container's limit): there the kernel would
+    stop a polling process for the rest of each period.
     """
-    if not hasattr(os, "sched_yield") or _usable_processors() < 2 or is_rationed(_CGROUPS, _own_cgroup()):  # noqa: PLR2004 - one for either side
+    if not hasattr(os, "sched_yield") or _usable_processors() < 2 or has_quota(_CGROUPS, _own_cgroup()):  # noqa: PLR2004 - one for each side
         return 0
     return BUSY_POLL_US
 
@@ -88,7 +89,7 @@ def _usable_processors() -> int:
 
 
 def _own_cgroup() -> PurePosixPath:
-    """The control group of this process, as /proc tells (cgroups(7)); the root where there is none."""
+    """The control group of this process from /proc (cgroups(7)); the root if there is none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -96,8 +97,8 @@ def _own_cgroup() -> PurePosixPath:
     return PurePosixPath("/")
 
 
-def is_rationed(root: Path, group: PurePosixPath) -> bool:
-    """Whether a quota of processor time is set for a control group or one above it, in version 2 or 1 of cgroups."""
+def has_quota(root: Path, group: PurePosixPath) -> bool:
+    """Whether a control group or one above it has a quota of processor time, in version 2 or 1 of cgroups."""
     for place in (group, *group.parents):
         with contextlib.suppress(OSError):
             if not (root / place.relative_to("/") / "cpu.max").read_text().startswith("max"):

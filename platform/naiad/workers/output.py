@@ -1,4 +1,4 @@
-"""What a guest prints, line by line: logged as it comes, the last lines of stderr kept for the exit_report."""
+"""What a guest prints, line by line: logged as it arrives, the last lines of stderr kept for its exit report."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from typing import IO
 
 _LINES_KEPT = 20
-_LONGEST_LINE = 16 << 10
+_MAX_LINE = 16 << 10
 _CHUNK = 1 << 16
 
 
 class LineReader:
-    """Reads one pipe of a guest on the event loop and hands on whole lines.
+    """Reads one pipe of a guest on the event loop and passes on whole lines.
 
     Attributes:
         last_lines: The last lines read, oldest first.
     """
 
-    def __init__(self, pipe: IO[bytes], take: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Start reading *pipe*; *take* is called with each line, without its end."""
+    def __init__(self, pipe: IO[bytes], on_line: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Start reading *pipe*; *on_line* is called with each line, without its end."""
         self._pipe = pipe
-        self._take = take
+        self._on_line = on_line
         self._loop = loop
         self._pending = b""
         self.last_lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -43,7 +43,7 @@ class LineReader:
             self._end()
 
     def _read(self) -> bool | None:
-        """Take what is there; False where nothing is, None at the end."""
+        """Read what is there; False if nothing is, None at the end."""
         try:
             data = os.read(self._pipe.fileno(), _CHUNK)
         except BlockingIOError:
@@ -51,7 +51,7 @@ class LineReader:
         if not data:
             return None
         *lines, self._pending = (self._pending + data).split(b"\n")
-        if len(self._pending) > _LONGEST_LINE:
+        if len(self._pending) > _MAX_LINE:
             lines.append(self._pending)
             self._pending = b""
         for line in lines:
@@ -61,7 +61,7 @@ class LineReader:
     def _line(self, data: bytes) -> None:
         text = data.decode("utf-8", "replace").rstrip("\r")
         self.last_lines.append(text)
-        self._take(text)
+        self._on_line(text)
 
     def _end(self) -> None:
         self._loop.remove_reader(self._pipe.fileno())

@@ -1,7 +1,9 @@
-"""Guests whose imports are done before they start: fork servers, one for each environment, shared by its models.
+"""Prewarming: fork servers, one for each environment, shared by its models (docs/decisions/0022).
 
-What makes two models share one: the same interpreter, stub, modules, and variables. The variables count because
-libraries read some of them while they are imported (OMP_NUM_THREADS), when no model has a say any more.
+Two models share one if they have the same interpreter, stub, modules and environment variables. The variables count
+because libraries read some of them while they are imported (OMP_NUM_THREADS), when a model cannot change them any more.
+
+Prewarming never fails a load: if a guest cannot be forked, the log says why and an interpreter is started for it.
 """
 
 from __future__ import annotations
@@ -22,61 +24,61 @@ _Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
 class ForkServerPool:
-    """All fork servers of a host, and who needs which."""
+    """The fork servers of a host, and the model versions that use each."""
 
     def __init__(self) -> None:
         self._servers: dict[_Key, ForkServer] = {}
-        self._borrowers: dict[_Key, set[PrewarmedGuests]] = {}
+        self._users: dict[_Key, set[PrewarmedGuests]] = {}
 
     def __repr__(self) -> str:
         return f"<ForkServerPool {list(self._servers.values())}>"
 
     def guests_with(self, modules: Sequence[str]) -> PrewarmedGuests:
-        """What forks the guests of one version of a model; to be released with it."""
+        """Forks the guests of one version of a model, with *modules* imported; to be released with the version."""
         return PrewarmedGuests(self, tuple(modules))
 
-    def server_for(self, borrower: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
-        """The fork server for guests as *spec* says, started if need be.
+    def server_for(self, user: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
+        """The fork server for the guests of *spec*, started if there is none.
 
         Raises:
             GuestExitedError: If the interpreter cannot be executed.
         """
-        key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), borrower.modules)
+        key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules)
         server = self._servers.get(key)
         if server is None or server.is_gone:
-            self._servers[key] = server = ForkServer(spec, borrower.modules)
-        self._borrowers.setdefault(key, set()).add(borrower)
+            self._servers[key] = server = ForkServer(spec, user.modules)
+        self._users.setdefault(key, set()).add(user)
         return server
 
-    def give_back(self, borrower: PrewarmedGuests) -> None:
-        """End the fork servers that nobody but *borrower* needed."""
-        for key, borrowers in list(self._borrowers.items()):
-            borrowers.discard(borrower)
-            if not borrowers:
-                del self._borrowers[key]
+    def release(self, user: PrewarmedGuests) -> None:
+        """End the fork servers that only *user* uses."""
+        for key, users in list(self._users.items()):
+            users.discard(user)
+            if not users:
+                del self._users[key]
                 self._servers.pop(key).close()
 
 
 class PrewarmedGuests:
-    """The part of one version of a model in fork servers.
+    """The guests of one version of a model, forked by fork servers of a pool.
 
     Attributes:
-        modules: What is imported before its guests are forked.
+        modules: The modules that are imported before the guests are forked.
     """
 
-    def __init__(self, owner: ForkServerPool, modules: tuple[str, ...]) -> None:
+    def __init__(self, pool: ForkServerPool, modules: tuple[str, ...]) -> None:
         self.modules = modules
-        self._owner = owner
+        self._pool = pool
 
     def __repr__(self) -> str:
         return f"<PrewarmedGuests {', '.join(self.modules)}>"
 
     async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
-        """Fork the guest; None, and a line of the log, where it has to be started as any other."""
+        """Fork the guest; None, with a line in the log, if that does not work."""
         try:
-            if not _can_watch_strangers():
-                raise CannotForkError("it needs pidfds, which came with Linux 5.3")
-            return await self._owner.server_for(self, spec).fork(memory)
+            if not _has_pidfds():
+                raise CannotForkError("it needs pidfds, which Linux has since version 5.3")
+            return await self._pool.server_for(self, spec).fork(memory)
         except (CannotForkError, GuestExitedError) as error:
             logger.warning(
                 "'%s' is started without the prewarmed %s: %s", spec.name, ", ".join(self.modules), error.message
@@ -84,12 +86,12 @@ class PrewarmedGuests:
             return None
 
     def release(self) -> None:
-        """No more guests are needed. May be called again."""
-        self._owner.give_back(self)
+        """Release the fork servers: no more guests are needed. May be called again."""
+        self._pool.release(self)
 
 
-def _can_watch_strangers() -> bool:
-    """Whether the end of a process that is not our child can be noticed without asking again and again."""
+def _has_pidfds() -> bool:
+    """Whether the exit of a process that is not a child can be noticed without polling."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

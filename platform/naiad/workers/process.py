@@ -1,11 +1,11 @@
-"""What the system tells of a guest's process: how it ended, whether it works."""
+"""What the system says about a guest's process: how it ended, and whether it makes progress."""
 
 from __future__ import annotations
 
 import signal
 
 PROGRESS_CHECK_SECONDS = 0.5
-"""How often to look whether a process that starts makes progress."""
+"""Time between two looks at a process that starts."""
 
 
 def describe_exit(pid: int, status: int | None) -> str:
@@ -23,8 +23,8 @@ def describe_exit(pid: int, status: int | None) -> str:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """CPU time a process has used so far; 0 for one that is gone."""
-    import psutil  # here, as the first guest is started before it is needed
+    """Processor time that a process has used so far; 0 if it has exited."""
+    import psutil  # here: importing it takes time in which the first guest can start already
 
     try:
         times = psutil.Process(pid).cpu_times()
@@ -34,26 +34,26 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 class ProgressMonitor:
-    """Whether a process that starts is at work: it says so now and then, or it uses CPU time."""
+    """Whether a process that starts makes progress: it sends messages, or uses processor time."""
 
-    def __init__(self, patience: float) -> None:
-        """*patience*: seconds that may pass without a sign."""
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        """Allow *timeout* seconds without progress."""
+        self._timeout = timeout
         self._pid = 0
         self._last = 0.0
         self._cpu_seconds = 0.0
 
     def start(self, pid: int, now: float) -> None:
-        """The process was started *now*."""
+        """Begin with a process that was started *now*."""
         self._pid, self._last = pid, now
 
     def record(self, now: float) -> None:
-        """It gave a sign."""
+        """Record a message of the process."""
         self._last = now
 
     def is_stalled(self, now: float) -> bool:
-        """Whether there was no sign for too long."""
+        """Whether there was no progress for too long."""
         used = cpu_seconds_of(self._pid)
         if used > self._cpu_seconds:
             self._cpu_seconds, self._last = used, now
-        return now - self._last > self._patience
+        return now - self._last > self._timeout

@@ -1,4 +1,4 @@
-"""ResultQueue of a model's calls on their way to it, which wait while its input segment is full."""
+"""Results of a model's calls on their way to it, queued while its input segment is full."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ from naiad.protocol.inference import InferResponse
 from naiad.workers.calls import error_result, result_block, write_result
 
 _SMALL_BLOCKS = 1 << 20
-"""Bytes of input blocks that a guest may give back only together with others: nothing waits for these alone."""
+"""Bytes of small input blocks that a guest may keep, to release them together: if no more are in use, waiting for a
+release would wait for ever, and the result is replaced by an error."""
 
 
 class ResultQueue:
-    """ResultQueue for one guest, and the input blocks that its model may still refer to."""
+    """The results for one guest, and the input blocks that its model may still refer to."""
 
     def __init__(self, memory: InstanceMemory, send: Callable[[bytes], None]) -> None:
         self._memory = memory
-        self._transmit = send
+        self._send_frame = send
         self._kept: dict[int, None] = {}
         self._waiting: deque[tuple[int, InferResponse | None, bool]] = deque()
         self._is_closed = False
 
     def close(self) -> None:
-        """The guest is gone: send nothing more."""
+        """Send nothing more: the guest has exited."""
         self._is_closed = True
 
     def put(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """Send a result of call *number*, or keep it until there is room."""
+        """Send a result of call *number*, or queue it until there is room."""
         if self._waiting or not self._send(number, response, final):
             self._waiting.append((number, response, final))
 
     def keep(self, block: int) -> None:
-        """Note that the model refers to an input block beyond its batch."""
+        """Record that the model refers to an input block beyond its batch."""
         self._kept[block] = None
 
-    def take_back(self, blocks: Sequence[int]) -> None:
-        """Free input blocks that the guest gives back.
+    def release(self, blocks: Sequence[int]) -> None:
+        """Free input blocks that the guest has released.
 
         Raises:
             ProtocolError: If it does not hold one of them.
         """
         for block in blocks:
             if block not in self._kept:
-                raise ProtocolError(f"it gave back an input block at {block} that it does not hold")
+                raise ProtocolError(f"it released an input block at {block} that it does not hold")
             del self._kept[block]
             self._memory.release_input(block)
         self.retry()
 
     def retry(self) -> None:
-        """Send what waits, as far as there is room now."""
+        """Send queued results, as far as there is room now."""
         while self._waiting and self._send(*self._waiting[0]):
             self._waiting.popleft()
 
     def _send(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001 - likewise
-        """Send a RESULT; False where there is no room for its outputs now."""
+        """Send a RESULT; False if there is no room for its outputs now."""
         if self._is_closed:
             return True
         in_use = self._memory.inputs.in_use
@@ -70,5 +71,5 @@ class ResultQueue:
             block = result_block(data)
             if block >= 0:
                 self._kept[block] = None
-        self._transmit(data)
+        self._send_frame(data)
         return True

@@ -1,4 +1,8 @@
-"""The guest's start as its host sees it: HELLO, LOAD, and then its word that the model is ready, or why not."""
+"""The start of a guest as the host sees it: HELLO, LOAD, then READY, COMPLETED or FAILED (see `naiad_stub.main`).
+
+A start may take any time, as long as it makes progress: messages from the guest (PROGRESS every half second), or
+processor time that the process used. A guest without either for `stub-timeout-seconds` hangs, and is killed.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ class GuestStartup:
     """One start.
 
     Attributes:
-        python: Version of the guest's interpreter, once it said hello.
-        has_is_ready: Whether its model wants to be asked.
+        python: Version of the guest's interpreter, once it has sent HELLO.
+        has_is_ready: Whether its model defines `is_ready`.
     """
 
     def __init__(self, spec: LaunchSpec, process: GuestProcess, send: Callable[[bytes], None]) -> None:
@@ -32,13 +36,13 @@ class GuestStartup:
         self._process = process
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._answer: asyncio.Future[str] = self._loop.create_future()
+        self._outcome: asyncio.Future[str] = self._loop.create_future()
         self._progress = ProgressMonitor(spec.start_timeout)
 
     def on_message(self, message: StartMessage) -> None:
-        """Take one message of the guest."""
+        """Handle one message of the guest."""
         self._progress.record(self._loop.time())
-        if self._answer.done():
+        if self._outcome.done():
             return
         match message:
             case Hello():
@@ -46,7 +50,7 @@ class GuestStartup:
                 if message.protocol == wire.PROTOCOL_VERSION:
                     self._send(pack(Load(dict(self._spec.load))))
                 else:
-                    self._answer.set_exception(
+                    self._outcome.set_exception(
                         ProtocolError(
                             f"the stub {self._spec.stub} speaks protocol {message.protocol}, this server "
                             f"{wire.PROTOCOL_VERSION}: remove it or copy the one of this release"
@@ -56,41 +60,41 @@ class GuestStartup:
                 pass
             case Ready():
                 self.has_is_ready = message.has_is_ready
-                self._answer.set_result("")
+                self._outcome.set_result("")
             case Completed():
-                self._answer.set_result(message.config)
+                self._outcome.set_result(message.config)
             case Failed():
                 code = CODES[message.code] if message.code < len(CODES) else Code.INTERNAL
-                self._answer.set_exception(
+                self._outcome.set_exception(
                     ModelError(message.message, code=code, traceback_text=message.traceback_text)
                 )
             case _:
                 assert_never(message)
 
     async def wait(self) -> str:
-        """Wait for the guest's word, for as long as it shows progress: heartbeats, or CPU time used.
+        """Wait until the start succeeds or fails.
 
         Returns:
             "" once the model is ready, or the completed configuration as JSON if LOAD asked for that.
 
         Raises:
             ModelError: If the model's code failed; with the guest's traceback.
-            GuestExitedError: If the process ended or made no progress for the time the specification allows.
+            GuestExitedError: If the process exited, or made no progress for the time that its specification allows.
         """
         self._progress.start(self._process.pid, self._loop.time())
         exited = self._process.exited
         while True:
-            waited: list[asyncio.Future[Any]] = [self._answer, exited]
+            waited: list[asyncio.Future[Any]] = [self._outcome, exited]
             await asyncio.wait(waited, timeout=PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if self._answer.done():
-                answer = self._answer.result()
-                # Ready and already gone: nobody would be told of that end any more. (Completing ends with an exit.)
-                if answer or not exited.done():
-                    return answer
+            if self._outcome.done():
+                config = self._outcome.result()
+                # Ready, but exited since: that exit would be reported to nobody. (After COMPLETED an exit is normal.)
+                if config or not exited.done():
+                    return config
             if exited.done():
                 raise self._process.exit_report("while it started")
             if self._progress.is_stalled(self._loop.time()):
-                raise self._process.unhealthy(
+                raise self._process.failure(
                     f"it made no progress for {self._spec.start_timeout:g} s while it started (stub-timeout-seconds) "
                     "and was killed."
                 )

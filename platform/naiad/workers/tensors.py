@@ -1,6 +1,6 @@
-"""Tensors that a guest has laid out, in its output segment or in a message: outputs of its model, inputs of its calls.
+"""Reads tensors that a guest wrote, to its output segment or a message: outputs of its model, inputs of its calls.
 
-They come from a process that runs a stranger's code: every datatype, shape, offset and size is checked.
+The guest runs untrusted code, so every datatype, shape, offset and size is checked.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from naiad.protocol.inference import Buffer
 
 _DATATYPES = tuple(Datatype)
 _BF16 = 14
-_SLICED = 4096
-"""Tensors that were copied out together are cut apart up to this size, which is cheaper than views of them."""
+_SLICE_LIMIT = 4096
+"""Up to this many bytes, slices of a copy are copied again: that is cheaper than making views."""
 
 
 class TensorLayout:
-    """Tensors of one message but for their bytes.
+    """The tensors of one message, without their bytes.
 
     Attributes:
-        entries: Name, datatype, shape, start and end within its block of each tensor.
+        entries: Name, datatype, shape, and start and end within its block, of each tensor.
         end: Where the last of them ends.
         unknown_output: Name of an output that is not configured, empty if there is none.
-        as_result: How they are packed for a model that called for them, once that was worked out.
+        as_result: Their layout in RESULT, packed when they were first the result of a call.
     """
 
     __slots__ = ("as_result", "end", "entries", "unknown_output")
@@ -46,7 +46,7 @@ def check_layout(places: Sequence[Place], names: Sequence[str], sender: str) -> 
     Args:
         places: As unpacked.
         names: Their names.
-        sender: Who sent them, for the error.
+        sender: The guest, for errors.
 
     Raises:
         ProtocolError: If a datatype, shape or size is not possible.
@@ -62,29 +62,29 @@ def check_layout(places: Sequence[Place], names: Sequence[str], sender: str) -> 
     return TensorLayout(entries, max([entry[4] for entry in entries], default=0))
 
 
-def take_over(
+def copy_or_borrow(
     blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str, *, apart: bool
 ) -> Sequence[Buffer]:
-    """The bytes of each tensor of *layout*: copied where they are few, else lent by the guest's segment.
+    """The bytes of each tensor of *layout*: copied if they are few, else borrowed from the output segment.
 
     Args:
-        blocks: The blocks they lie in, one at least; they go back to the guest when nobody refers to them any more.
+        blocks: Their blocks, one at least; they are released when the last reference to their bytes is gone.
         layout: As checked.
-        memory: Of the guest.
-        sender: For the error.
-        apart: Each tensor that has bytes lies in a block of its own; else all are in one.
+        memory: The guest's memory.
+        sender: The guest, for errors.
+        apart: Each tensor with bytes is in a block of its own; else all are in one.
 
     Raises:
-        ProtocolError: If a block is missing or lies outside the segment.
+        ProtocolError: If a block is missing or outside the segment.
     """
     if apart:
-        return _take_apart(blocks, layout, memory, sender)
+        return _borrow_each(blocks, layout, memory, sender)
     block = blocks[0]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
         raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
     if layout.end <= COPY_LIMIT:
         data: Buffer = bytes(memory.outputs[block : block + layout.end])
-        if len(layout.entries) > 1 and layout.end > _SLICED:
+        if len(layout.entries) > 1 and layout.end > _SLICE_LIMIT:
             data = memoryview(data)
         memory.released.append(block)
     else:
@@ -93,7 +93,7 @@ def take_over(
 
 
 def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str) -> Sequence[Buffer]:
-    """The bytes of each tensor of *layout* where they lie in a message, from *start* on.
+    """The bytes of each tensor of *layout* in a message, from *start* on.
 
     Raises:
         ProtocolError: If the message ends before them.
@@ -103,7 +103,7 @@ def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str
     return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]
 
 
-def _take_apart(blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str) -> Sequence[Buffer]:
+def _borrow_each(blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str) -> Sequence[Buffer]:
     sizes = [end - start for _, _, _, start, end in layout.entries]
     if len(blocks) != sum(size > 0 for size in sizes) or len(set(blocks)) != len(blocks):
         raise ProtocolError(f"tensors of '{sender}' lie in {len(blocks)} blocks")

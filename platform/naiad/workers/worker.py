@@ -1,7 +1,14 @@
-"""One guest process and its channel: start, batches in flight, death.
+"""One guest process and its channel: its start, the batches it executes, its end.
 
-A worker knows nothing of models, queues or clients. It tells its *owner* what happened; the owner decides. What a model
-wants of the server it passes on to its *services*. Everything runs on the event loop's thread.
+A worker knows nothing of models, queues or clients. It reports to two objects: its *owner* (what happened to requests
+and to the process) and its *services* (what the model asks the server for). Everything runs on the event loop's thread.
+
+A worker's life:
+
+1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`workers.startup`).
+2. `execute` sends a batch. The guest responds with any number of RESPONSES, the last of which is DONE.
+3. The process ends. `stop` and `kill` end it deliberately. If it exits by itself, responses that it had sent are read
+   first, then the owner gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.
 """
 
 from __future__ import annotations
@@ -66,19 +73,19 @@ from naiad.workers.startup import GuestStartup
 logger = logging.getLogger("naiad.workers")
 
 _EXIT_SECONDS = 1.0
-"""How long a guest may live on without its channel: one that is ending should end with its own exit code."""
+"""How long a guest may run without its channel: one that is exiting should exit with its own code."""
 _WANT_RELEASE_SECONDS = 0.001
-_RETURNED_LIMIT = 64  # output blocks waiting to be told to the guest before a message of their own tells them
+_MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
 class WorkerOwner(Protocol):
-    """Who a worker reports to. Called on the event loop's thread."""
+    """What a worker reports to. Called on the event loop's thread."""
 
-    def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-        """A response (or final mark) to one request arrived; execute ran from *started* to *ended* (monotonic ns)."""
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
+        """A response or final mark for one request arrived; `execute` ran from *started* to *ended* (monotonic ns)."""
 
     def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request that has not its last answer."""
+        """The trace of a request that does not have its last response."""
 
     def is_refill_urgent(self, took_ns: int) -> bool:
         """Whether `on_batch_done` comes before the answers of a batch that took so long: it brings the next work."""
@@ -87,50 +94,50 @@ class WorkerOwner(Protocol):
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """The process is gone without being asked to; called once, never during `start`."""
+        """The process exited by itself or was killed for a fault; called once, never during `start`."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
-        """The model logged something."""
+        """The model logged a message."""
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """The guest wrote a line to stdout or stderr."""
 
 
 class GuestServices(Protocol):
-    """What a model may want of the server it runs in. Called on the event loop's thread."""
+    """What a model may ask of the server it runs in. Called on the event loop's thread."""
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
-        """The model calls another; answered through `Worker.result`."""
+        """The model calls another one; the results go to `Worker.send_result`."""
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """The model has taken *count* more results of a call."""
+        """The model consumed *count* more results of a call."""
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """The model cancels calls."""
+        """The model cancelled calls."""
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """Nobody looks at further results of these calls."""
+        """The remaining results of these calls are discarded."""
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        """The model asks for something; answered through `Worker.reply`."""
+        """The model asks for something; the answer goes to `Worker.reply`."""
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """The model tells something that needs no answer."""
+        """The model reports something that has no reply."""
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """The process has ended: whatever it held or waited for is void."""
+        """The process ended: its calls and queries have no receiver any more."""
 
 
 class Worker:
     """One guest.
 
     Attributes:
-        spec: What was started.
-        python: Version of its interpreter, once it said hello.
+        spec: How it is started.
+        python: Version of its interpreter, once it has sent HELLO.
         memory: Its segments.
-        batches: What it executes or will execute, by number, oldest first.
-        open: Keys of all requests that have not their last answer.
-        readiness: Asks its model whether it is ready; None if that does not define `is_ready`.
+        batches: The batches it executes or has queued, by number, oldest first.
+        open: Keys of all requests that do not have their last response.
+        readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
     """
 
     def __init__(
@@ -147,14 +154,14 @@ class Worker:
         self._interface = interface
         self._loop = asyncio.get_running_loop()
         self._process = GuestProcess(spec, self._loop)
-        self._beat = loop_poller_of(self._loop, spec.busy_poll_us).beat
+        self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
         self._channel: Channel | None = None
         self._number = 0
         self._startup: GuestStartup | None = None
         self._is_stopping = False
-        self._last_sent = 0  # the batch that was the last message sent
+        self._last_sent = 0  # the batch whose EXECUTE was the last message sent
         self._is_gone = False
-        self._is_wanted = False  # the guest waits for room in its output segment
+        self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
         self._results = ResultQueue(self.memory, self._send)
 
@@ -180,36 +187,35 @@ class Worker:
         """Start the guest and have it load its model.
 
         Returns:
-            What the guest answered: "" once the model is ready, or the completed configuration as JSON if LOAD
-            asked for that.
+            "" once the model is ready; the completed configuration as JSON if LOAD asked for that.
 
         Raises:
             ModelError: If the model's code failed; with the guest's traceback.
-            GuestExitedError: If the process ended or made no progress for the time the specification allows.
+            GuestExitedError: If the process exited, or made no progress for the time that *spec* allows.
         """
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
             sock, side = await self._process.spawn(
-                self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._gone
+                self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._on_process_exit
             )
         except BaseException:
             self.memory.close()
             raise
         self.memory.close_descriptors()
-        self._channel = Channel(sock, self._loop, self._take, self._channel_ended, self._beat)
+        self._channel = Channel(sock, self._loop, self._on_frame, self._on_channel_end, self._on_activity)
         self.readiness = ReadinessProbe(side, self.spec.name)
         try:
-            answer = await startup.wait()
+            config = await startup.wait()
         except BaseException:
             await self.kill()
             raise
         finally:
             self._startup = None
-        self.python, self.readiness = startup.python, self.readiness.kept_if(startup.has_is_ready)
-        return answer
+        self.python, self.readiness = startup.python, self.readiness.keep_if(startup.has_is_ready)
+        return config
 
     async def stop(self, timeout: float) -> None:
-        """Have the model finalized and wait for the process's end; kill it after *timeout* seconds (0: at once)."""
+        """Finalize the model and wait until the process exits; kill it after *timeout* seconds (0: at once)."""
         self._is_stopping = True
         exited = self._process.exited
         if self._channel is not None and not exited.done() and timeout > 0:
@@ -220,7 +226,7 @@ class Worker:
         await self.kill()
 
     async def kill(self) -> None:
-        """End the process and every process it started, now, and free what belongs to it."""
+        """Kill the process and every process it started, and free its memory."""
         self._is_stopping = True
         if self.pid:
             self._process.kill()
@@ -230,14 +236,14 @@ class Worker:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def execute(self, batch: Sequence[KeyedRequest], size: int) -> int:
-        """Send a batch of keyed requests, of *size* rows together; return its number.
+        """Send a batch of keyed requests, which have *size* rows together; its number.
 
         Raises:
-            OutOfMemoryError: If the inputs do not fit into the input segment now.
+            OutOfMemoryError: If the inputs do not fit into the free part of the input segment.
         """
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
-        if self._is_gone:  # its last answers are being read; the owner gets this back with its death
+        if self._is_gone:  # its last responses are being read; the owner gets this batch back with `on_exit`
             self.batches[number] = ExecutingBatch([key for key, _, _ in batch], -1, 0, size)
             return number
         data, block = write_execute(number, batch, self._interface, self.memory)
@@ -252,36 +258,36 @@ class Worker:
         return number
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """Where the body of a request may be read to that it may be given. See `InputReservations.land`."""
+        """Memory to read a request's body into; see `InputReservations.reserve`."""
         return None if self._is_gone else self.memory.reservations.reserve(size, ahead)
 
     def cancel(self, keys: Sequence[int]) -> None:
-        """Tell the model that nobody waits for these requests any more."""
+        """Tell the model that the clients of these requests cancelled them or disconnected."""
         self._send(pack(CancelRequests(list(keys))))
 
     def credit(self, key: int, count: int) -> None:
-        """Tell the model that *count* responses to a request have left for the client."""
+        """Tell the model that *count* more responses to a request have left for the client."""
         self._send(pack(Credit(key, count)))
 
-    def result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """Hand the model a response to one of its calls; kept here while its input segment is full."""
+    def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        """Send a response to one of the model's calls; it is queued while the input segment is full."""
         self._results.put(number, response, final)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
-        """Answer a question of the model."""
+        """Reply to a query of the model."""
         code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
         self._send(pack(Reply(number, error is None, code, text)))
 
     def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request it works on."""
+        """The trace of a request that it works on."""
         return self._owner.trace_of(key) if key in self.open else None
 
     def query_blocked(self, number: int) -> None:
-        """Ask whether only answers to its calls can let the model go on; it tells so as "standstill"."""
+        """Ask whether every thread of the model is blocked; the guest replies with the notification "standstill"."""
         self._send(pack(BlockedQuery(number)))
 
     def release_idle_memory(self, *, idle: bool) -> None:
-        """Hand read output blocks back; when *idle*, have both sides give free pages back to the system."""
+        """Release output blocks that were read; if *idle*, have both sides return free pages to the system."""
         self._send_released()
         if idle and not self.batches:
             self.memory.trim()
@@ -294,7 +300,7 @@ class Worker:
         if self._channel is not None:
             self._channel.send(data)
 
-    def _take(self, kind: int, payload: bytes) -> None:
+    def _on_frame(self, kind: int, payload: bytes) -> None:
         try:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
@@ -304,7 +310,7 @@ class Worker:
                 self._message(kind, payload)
         except (wire.WireError, ProtocolError) as error:
             self._kill_for(f"it broke the protocol: {error}")
-        except Exception as error:  # frames behind this one must not be lost with it
+        except Exception as error:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of '%s' (pid %d)", self.spec.name, self.pid)
             self._kill_for(f"its message could not be handled: {error}")
 
@@ -317,21 +323,21 @@ class Worker:
             self._pass_on(read)
             if read.done:
                 self._end_batch(read)
-        if len(self.memory.released) > _RETURNED_LIMIT:
+        if len(self.memory.released) > _MAX_RELEASED:
             self._send_released()
 
     def _pass_on(self, read: Responses) -> None:
-        for answer in read.answers:
-            if answer.key not in self.open:
-                continue  # two threads of the model answered at once, or after its sender was ended for it
-            if answer.final or answer.again:
-                self.open.discard(answer.key)
-            self._owner.on_response(self, answer, read.started, read.ended)
+        for response in read.responses:
+            if response.key not in self.open:
+                continue  # two threads of the model responded at once, or after the sender had been ended for it
+            if response.final or response.reschedule:
+                self.open.discard(response.key)
+            self._owner.on_response(self, response, read.started, read.ended)
 
     def _end_batch(self, read: Responses) -> None:
         batch = self.batches.pop(read.number, None)
         if batch is None:
-            raise ProtocolError(f"an answer to batch {read.number}, which is not in flight")
+            raise ProtocolError(f"a response to batch {read.number}, which is not in flight")
         if batch.block >= 0:
             if read.kept:
                 self._results.keep(batch.block)
@@ -350,11 +356,11 @@ class Worker:
             case Log():
                 self._owner.on_log_record(self, message.level, message.file, message.line, message.text)
             case WantRelease():
-                if not self._is_wanted:
-                    self._is_wanted = True
+                if not self._wants_release:
+                    self._wants_release = True
                     self._want_release()
             case ReleaseInputs():
-                self._results.take_back(message.blocks)
+                self._results.release(message.blocks)
             case ResultsConsumed():
                 self._services.on_results_consumed(self, message.call, message.count)
             case CancelCalls():
@@ -374,20 +380,21 @@ class Worker:
                 assert_never(message)
 
     def _want_release(self) -> None:
-        """The guest waits for room: tell it as soon as anything comes back."""
+        """Send released blocks as soon as there are any: the guest waits for them."""
         if self.memory.released:
-            self._is_wanted = False
+            self._wants_release = False
             self._send_released()
         elif not self._process.exited.done():
             self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
 
-    # -- death --------------------------------------------------------------------------------------------------
+    # -- its end --------------------------------------------------------------------------------------------------
 
-    def _gone(self, status: int) -> None:
+    def _on_process_exit(self, status: int) -> None:
         self._is_gone = True
         self._results.close()
         if self._channel is not None:
-            self._channel.drain()  # answers that arrived with the end still count
+            self._channel.drain()  # responses that were sent before the end still count
+            # The guest never read the batch that was sent last: the owner may give it to another guest.
             if self._channel.was_cut and self._last_sent in self.batches:
                 self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
         self._process.exited.set_result(status)
@@ -397,13 +404,13 @@ class Worker:
             self._dispose()
             self._owner.on_exit(self, error)
 
-    def _channel_ended(self, reason: str) -> None:
-        """A guest without its channel is of no use; its exit, which mostly is under way, tells the owner."""
-        if not self._is_stopping:  # `stop` has its own patience
+    def _on_channel_end(self, reason: str) -> None:
+        """Kill a guest without its channel, unless it exits by itself first, with an exit code of its own."""
+        if not self._is_stopping:  # `stop` has its own timeout
             self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
 
     def _kill_for(self, reason: str) -> None:
-        """Kill the guest for something it did."""
+        """Kill the guest for a fault of its own, which its exit report names."""
         if self._is_gone or self._is_stopping or self._process.kill_reason:
             return
         self._process.kill_reason = reason

@@ -57,13 +57,13 @@ class _PendingCall:
                 self.version.confirm_sent(self.key, 1)  # the called model may be blocked until its results are read
             return
         if self.call.is_decoupled:
-            self.worker.result(self.call.number, response, final)
+            self.worker.send_result(self.call.number, response, final)
             return
         # A call for one response gets one message, even if the called model sends response and end separately.
         if response is not None:
             self._response = response
         if final:
-            self.worker.result(self.call.number, self._response or _no_response(self.call), True)
+            self.worker.send_result(self.call.number, self._response or _no_response(self.call), True)
 
     @property
     def is_blocking_instance(self) -> bool:
@@ -103,7 +103,9 @@ class ModelCalls:
                 raise
         except NaiadError as error:
             message = f"Model {name} - Error when running inference: {error.message}"
-            worker.result(call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True)
+            worker.send_result(
+                call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True
+            )
             return
         if version.is_waiting(pending.key) and not self._reject_cycle(pending):
             self._detector.start_watching()

@@ -176,7 +176,7 @@ class WarmUp:
             return
         if answer.response is not None and answer.response.error is not None:
             run.problems.append(answer.response.error.message)
-        if answer.final or answer.again:
+        if answer.final or answer.reschedule:
             run.open.discard(answer.key)
             if not run.open and not run.done.done():
                 run.done.set_result(None)

@@ -193,7 +193,7 @@ class RequestTracker:
             # A warm-up sample; or a request that failed meanwhile, or a row without a request: these are ignored.
             self._warm_up.on_response(answer)
             return
-        if answer.again:
+        if answer.reschedule:
             self._reschedule(worker, pending, started, ended)
             return
         response = answer.response
