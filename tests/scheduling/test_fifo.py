@@ -36,7 +36,7 @@ class Scheduling(RuleBasedStateMachine):
         if alone:
             self.alone.add(self.arrived)
         self.arrived += 1
-        self.take(self.scheduler.enqueue(self.arrived - 1, alone=alone))
+        self.take(self.scheduler.enqueue(self.arrived - 1, needs_idle=alone))
 
     @rule()
     def add(self):
@@ -156,8 +156,8 @@ def test_a_request_that_comes_alone_waits_for_an_instance_that_holds_nothing():
         scheduler.add_instance(name)
         scheduler.set_depth(name, 4)
     assert scheduler.enqueue(0) == [("a", (0,))]
-    assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
-    assert scheduler.enqueue(2, alone=True) == []
+    assert scheduler.enqueue(1, needs_idle=True) == [("b", (1,))]
+    assert scheduler.enqueue(2, needs_idle=True) == []
     assert scheduler.enqueue(3) == []
     assert scheduler.on_finished("b") == [("b", (2,)), ("a", (3,))]
 
@@ -168,7 +168,7 @@ def test_a_request_that_came_alone_stays_so_when_it_is_put_back():
         scheduler.add_instance(name)
         scheduler.set_depth(name, 4)
     scheduler.enqueue(0)
-    assert scheduler.enqueue(1, alone=True) == [("b", (1,))]
+    assert scheduler.enqueue(1, needs_idle=True) == [("b", (1,))]
     scheduler.remove_instance("b")
     assert scheduler.requeue((1,)) == []
     assert scheduler.on_finished("a") == [("a", (1,))]
@@ -179,7 +179,7 @@ def test_a_request_that_came_alone_may_be_withdrawn():
     scheduler.add_instance("a")
     scheduler.set_depth("a", 4)
     scheduler.enqueue(0)
-    scheduler.enqueue(1, alone=True)
+    scheduler.enqueue(1, needs_idle=True)
     assert scheduler.withdraw(1)
     assert scheduler.enqueue(1) == [("a", (1,))]
 
@@ -189,7 +189,7 @@ def test_what_was_withdrawn_holds_nobody_up_once_asked_again():
     scheduler.add_instance("a")
     scheduler.set_depth("a", 4)
     scheduler.enqueue(0)
-    assert scheduler.enqueue(1, alone=True) == []
+    assert scheduler.enqueue(1, needs_idle=True) == []
     assert scheduler.enqueue(2) == []
     assert scheduler.waiting_count == 2
     assert scheduler.withdraw(1)

@@ -1,4 +1,4 @@
-"""Values up to so many bytes together; those that were used longest ago make room for new ones."""
+"""A cache of limited size in bytes that evicts the least recently used values."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ V = TypeVar("V")
 
 
 class ByteLru(Generic[K, V]):
-    """A store that never holds more than *capacity* bytes, as its values' sizes were told.
+    """A cache whose values have at most *capacity* bytes together; the caller passes the size of each value.
 
     Attributes:
-        capacity: How many bytes it may hold.
-        used: How many it holds.
-        evictions: How many values had to make room so far.
+        capacity: Maximum size in bytes.
+        used: Current size in bytes.
+        evictions: Number of values evicted so far.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
         self.evictions = 0
-        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()  # the one used longest ago first
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()  # least recently used first
 
     def __repr__(self) -> str:
         return f"<ByteLru {len(self)} values, {self.used} of {self.capacity} bytes>"
@@ -34,7 +34,7 @@ class ByteLru(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value of *key*, which counts as a use of it; None if it is not there (any more)."""
+        """Return the value of *key* and mark it as most recently used; None if the cache does not contain it."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -42,7 +42,7 @@ class ByteLru(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, size: int) -> bool:
-        """Keep *value*, in the place of what *key* had before; False where it could not even stand alone."""
+        """Store *value*, replacing that of *key*. Return False if *size* exceeds the capacity."""
         self._drop(key)
         if size > self.capacity:
             return False
@@ -55,7 +55,7 @@ class ByteLru(Generic[K, V]):
         return True
 
     def discard(self, is_unwanted: Callable[[K], bool]) -> None:
-        """Drop all values whose key is unwanted; they count as no evictions."""
+        """Remove all values with an unwanted key; they do not count as evictions."""
         for key in [key for key in self._values if is_unwanted(key)]:
             self._drop(key)
 

@@ -1,4 +1,13 @@
-"""Which instances wait on each other for ever, when models call models. Pure: instances are whatever is hashable."""
+"""Deadlock detection between instances whose models call other models (BLS). Pure: instances are hashable values.
+
+The wait-for graph has an edge from an instance that waits for a call to every instance that could execute that call.
+A call waits for *any* of these instances, and one that calls several models at once waits for *all* of its calls (or
+for any of them, if they come from several threads). Such AND-OR graphs have no simple "a cycle is a deadlock" rule, so
+a deadlock is computed as a greatest fixed point: assume that all waiting instances are blocked, repeatedly remove those
+that a non-blocked instance can serve, and what remains is blocked for ever.
+
+The reference does not detect this: models that wait for each other hang.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +18,63 @@ Instance = TypeVar("Instance", bound=Hashable)
 
 
 def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
-    """The instances that can never go on.
+    """The deadlocked instances: those that need the results of all their calls.
 
     Args:
-        waits: For each instance that waits, its calls; of each call, the instances any of which could answer it. A
-            call without such instances waits for one that is being started, so it is not lost.
+        waits: For each waiting instance its calls, and for each call the instances of which any could execute it. A
+            call without such instances waits for one that is starting, so it does not block.
 
     Returns:
-        The largest set of instances that each have a call which only instances of the set could answer.
+        The largest set of instances that each have a call which only instances of the set could execute.
     """
-    return _largest(waits, any)
+    return _largest_blocked_set(waits, any)
 
 
 def find_mutually_blocked(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
-    """The instances that go on only if one of them does.
+    """The deadlocked instances: those that can continue with the result of any of their calls.
 
-    Unlike `find_deadlocked`, for instances that may go on with the answer to any of their calls.
+    Unlike `find_deadlocked`, this is for calls of several threads, of which one result may unblock the instance.
 
     Args:
-        calls: For each instance that waits for nothing but its calls: of each call, as `find_deadlocked` takes it.
+        calls: For each instance that waits only for its calls: these calls, as in `find_deadlocked`.
 
     Returns:
-        The largest set of instances all of whose calls only instances of the set could answer.
+        The largest set of instances all of whose calls only instances of the set could execute.
     """
-    return _largest(calls, all)
+    return _largest_blocked_set(calls, all)
 
 
-def _largest(
-    calls: Mapping[Instance, Sequence[Collection[Instance]]], holds_up: Callable[[Iterator[bool]], bool]
+def _largest_blocked_set(
+    calls: Mapping[Instance, Sequence[Collection[Instance]]], quantifier: Callable[[Iterator[bool]], bool]
 ) -> set[Instance]:
-    """The largest set of instances that are held up, given for each of their calls whether the set alone answers it."""
-    held = set(calls)
+    """The largest set of blocked instances: `any` or `all` of its calls depend on the set alone."""
+    blocked = set(calls)
     while True:
-        free = {
+        # A round removes at least one instance, so there are at most as many rounds as instances.
+        unblocked = {
             instance
-            for instance in held
-            if not holds_up(bool(servers) and held.issuperset(servers) for servers in calls[instance])
+            for instance in blocked
+            if not quantifier(bool(servers) and blocked.issuperset(servers) for servers in calls[instance])
         }
-        if not free:
-            return held
-        held -= free
+        if not unblocked:
+            return blocked
+        blocked -= unblocked
 
 
 def deadlock_cycle(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
-    """InstanceLoads that wait on each other in a ring, found by following the calls from the stuck instance *start*.
+    """A cycle of deadlocked instances that *start* waits for, to name it in an error.
 
     Returns:
-        The ring, from the first instance that is met twice to itself; empty if *start* is not stuck.
+        The instances of the cycle in the order of their calls, the first one again at the end; empty if *start* is
+        not deadlocked.
     """
-    stuck = find_deadlocked(waits)
+    deadlocked = find_deadlocked(waits)
     path: list[Instance] = []
     instance = start
-    while instance in stuck:
+    while instance in deadlocked:
         if instance in path:
             return [*path[path.index(instance) :], instance]
         path.append(instance)
-        servers = next(servers for servers in waits[instance] if servers and stuck.issuperset(servers))
+        servers = next(servers for servers in waits[instance] if servers and deadlocked.issuperset(servers))
         instance = next(iter(servers))
     return []

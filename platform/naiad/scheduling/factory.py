@@ -1,4 +1,4 @@
-"""Which scheduler a configuration asks for."""
+"""Creates the scheduler of a model from its configuration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from naiad.scheduling.sequences.states import StateTensor
 __all__ = ["preserves_order", "scheduler_for", "sequence_scheduler_for"]
 
 _IDLE_US = 1_000_000
-# Each slot is an object; sequences beyond these wait for one in the backlog.
-_MOST_SLOTS = 1 << 16
+# Each slot is an object of the host. More sequences wait in the backlog.
+_MAX_SLOTS = 1 << 16
 
 
 def scheduler_for(config: ModelConfig, states: Sequence[StateTensor] = ()) -> Scheduler[Instance, Item]:
-    """The scheduler of a model: of sequences that have *states*, of batches, or first come first served."""
+    """The scheduler of a model; *states* are the tensors of its implicit state."""
     if config.message.HasField("sequence_batching"):
         return sequence_scheduler_for(config, states)
     if config.message.HasField("dynamic_batching"):
@@ -48,7 +48,7 @@ def sequence_scheduler_for(
     else:
         strategy = Direct(
             slots,
-            fills=controls.has_ready,
+            pads=controls.has_ready,
             delay_us=batching.direct.max_queue_delay_microseconds,
             minimum_slot_utilization=batching.direct.minimum_slot_utilization,
         )
@@ -56,14 +56,14 @@ def sequence_scheduler_for(
         SequenceRules(config.name, is_iterative=batching.iterative_sequence),
         strategy,
         controls,
-        min(slots, _MOST_SLOTS),
+        min(slots, _MAX_SLOTS),
         batching.max_sequence_idle_microseconds or _IDLE_US,
         states,
     )
 
 
 def preserves_order(config: ModelConfig) -> bool:
-    """Whether responses are to leave in the order of their requests (see `ordering.ResponseOrder`)."""
+    """Whether responses leave in the order of their requests (see `response_order.ResponseOrder`)."""
     message = config.message
     if message.HasField("sequence_batching"):
         return message.sequence_batching.HasField("oldest") and message.sequence_batching.oldest.preserve_ordering

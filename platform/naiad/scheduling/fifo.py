@@ -1,14 +1,13 @@
-"""The default scheduler: one request per execute call, first come first served, any free instance.
+"""The default scheduler: one request per call of `execute`, first in first out, to the least loaded instance.
 
-A pure state machine: no clock, no processes. Items and instances are whatever the caller uses; instances are hashable.
+An instance of depth n may hold n requests: while it executes one, the next ones are already in its channel, so that
+it does not idle for a round trip through the host. This pays where `execute` takes less time than that round trip. For
+slower models it would delay requests: one that is dispatched behind another cannot move to an instance that becomes
+free earlier. The caller therefore sets the depth of each instance from measured execution times.
 
-An instance may be given further requests while it works on one, so that it need not wait for the host between
-them. That pays only where the model takes less time than the host's turn, and costs order where it takes longer
-(a request might have run earlier elsewhere); hence `depth`, which the caller sets per instance from what it
-measures.
-
-A request made by a model that itself waits for the answer must not lie behind another request of the same instance:
-that one may be what the whole chain waits for. Such requests are enqueued `alone`.
+A request that a model sends to another model (BLS) must not wait behind another request of the same instance: that one
+may itself wait for the calling model, which would be a deadlock. Such requests are enqueued with `needs_idle`, and the
+requests behind one wait with it, to keep the order.
 """
 
 from __future__ import annotations
@@ -27,88 +26,88 @@ Instance = TypeVar("Instance", bound=Hashable)
 
 
 class FifoScheduler(Generic[Instance, Item]):
-    """Requests that wait and instances that are free.
+    """A queue and the instances; see `Scheduler`.
 
     Attributes:
-        waiting: Items not dispatched yet, oldest first.
+        waiting: Queued items, oldest first.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
         self._instances: InstanceLoads[Instance] = InstanceLoads()
-        self._alone: set[Item] = set()
+        self._needs_idle: set[Item] = set()
 
     def __repr__(self) -> str:
         return f"<FifoScheduler waiting={len(self.waiting)} {self._instances!r}>"
 
     @property
     def waiting_count(self) -> int:
-        """How many requests are not dispatched yet."""
+        """Number of queued requests."""
         return len(self.waiting)
 
-    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
+    def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
         """An instance became ready."""
         self._instances.add(instance)
         return self._dispatch()
 
     def remove_instance(self, instance: Instance) -> None:
-        """An instance is gone; what it held is the caller's to fail or to put back."""
+        """An instance exited. The caller fails or requeues the requests that were dispatched to it."""
         self._instances.remove(instance)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """How many requests the instance may hold at once; takes effect at the next decision."""
+        """Allow an instance to hold up to *depth* requests at once, from the next decision on."""
         self._instances.set_depth(instance, depth)
 
-    def enqueue(self, item: Item, now_ns: int = 0, *, alone: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
-        """A request arrived; *alone* if only an instance that holds nothing may be given it."""
+    def enqueue(self, item: Item, now_ns: int = 0, *, needs_idle: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
+        """A request arrived. With *needs_idle*, it is dispatched only to an instance that holds no other request."""
         self.waiting.append(item)
-        if alone:
-            self._alone.add(item)
+        if needs_idle:
+            self._needs_idle.add(item)
         return self._dispatch()
 
-    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
-        """Requests that were dispatched but never begun; they come first, in their order."""
-        self._wait_first(items)
+    def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
+        """Queue dispatched requests whose execution did not begin, before all others and in their order."""
+        self._push_front(items)
         return self._dispatch()
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
-        """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
-        self._wait_first(items)
+        """Take back an instance's latest dispatch; its items wait, first in the queue, until an instance finishes."""
+        self._push_front(items)
         self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
 
     def withdraw(self, item: Item) -> bool:
-        """Take a waiting item out; False where it does not wait (any more)."""
+        """Remove a queued item; False if it is not queued (any more)."""
         try:
             self.waiting.remove(item)
         except ValueError:
             return False
-        self._alone.discard(item)
+        self._needs_idle.discard(item)
         return True
 
-    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - the signature of all schedulers
-        """An instance finished one dispatch."""
+    def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
+        """An instance finished its oldest dispatch."""
         self._instances.remove_dispatch(instance)
         return self._dispatch() if self.waiting else []
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
-        """Ask again: what was withdrawn may have held others up."""
+        """Decide again: a withdrawn request may have blocked those behind it."""
         return self._dispatch()
 
     def next_wakeup(self) -> None:
-        """Nothing here depends on time."""
+        """None: no decision depends on time."""
         return
 
     def drain(self) -> Iterator[Item]:
-        """Take out everything that waits, oldest first."""
-        self._alone.clear()
+        """Remove all queued items and yield them, oldest first."""
+        self._needs_idle.clear()
         while self.waiting:
             yield self.waiting.popleft()
 
-    def _wait_first(self, items: tuple[Item, ...]) -> None:
-        # Which of them came alone is not remembered once they are dispatched; for all of them to be alone is safe,
-        # and such requests are few.
-        self._alone.update(items)
+    def _push_front(self, items: tuple[Item, ...]) -> None:
+        # Which of them needed an idle instance is not stored after the dispatch. Requiring it of all is safe, and
+        # requeued requests are few.
+        self._needs_idle.update(items)
         self.waiting.extendleft(reversed(items))
 
     def _dispatch(self) -> list[Dispatch[Instance, Item]]:
@@ -118,10 +117,10 @@ class FifoScheduler(Generic[Instance, Item]):
             if free is None:
                 break
             instance, load = free
-            if self._alone and self.waiting[0] in self._alone:
+            if self._needs_idle and self.waiting[0] in self._needs_idle:
                 if load:
                     break
-                self._alone.discard(self.waiting[0])
+                self._needs_idle.discard(self.waiting[0])
             self._instances.add_dispatch(instance)
             decisions.append(Dispatch(instance, (self.waiting.popleft(),)))
         return decisions

@@ -1,4 +1,4 @@
-"""Which instances there are, and what each holds."""
+"""The load of each instance: how many dispatches it holds, and how many it may hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Instance = TypeVar("Instance", bound=Hashable)
 
 
 class InstanceLoads(Generic[Instance]):
-    """InstanceLoads with the number of dispatches each holds and may hold."""
+    """The instances of a model, each with its load (dispatches it holds) and depth (dispatches it may hold)."""
 
     __slots__ = ("_depth", "_load")
 
@@ -23,31 +23,31 @@ class InstanceLoads(Generic[Instance]):
         return f"<InstanceLoads load={list(self._load.values())}>"
 
     def add(self, instance: Instance) -> None:
-        """Take up an instance that holds nothing."""
+        """Add an idle instance, of depth 1."""
         self._load[instance] = 0
         self._depth[instance] = 1
 
     def remove(self, instance: Instance) -> None:
-        """Forget an instance; harmless if it is not there, as all that follows."""
+        """Remove an instance. This and the following methods ignore instances that were removed before."""
         self._load.pop(instance, None)
         self._depth.pop(instance, None)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """How many dispatches it may hold."""
+        """Set how many dispatches an instance may hold."""
         if instance in self._depth:
             self._depth[instance] = depth
 
     def add_dispatch(self, instance: Instance) -> None:
-        """It was given a dispatch."""
+        """Count a dispatch to an instance."""
         self._load[instance] += 1
 
     def remove_dispatch(self, instance: Instance) -> None:
-        """It finished a dispatch, or could not be given it."""
+        """Count a dispatch that an instance finished, or that was taken back."""
         if instance in self._load:
             self._load[instance] -= 1
 
     def least_loaded(self) -> tuple[Instance, int] | None:
-        """The instance that holds least of those that may hold more, and what it holds."""
+        """The instance of least load among those below their depth, with its load; None if all are full."""
         best, least = None, 1 << 30
         for instance, load in self._load.items():
             if load < least and load < self._depth[instance]:

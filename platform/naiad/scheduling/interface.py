@@ -1,8 +1,16 @@
-"""What all schedulers have in common: what they are told, what they decide, and what a request tells them.
+"""The interface of all schedulers: the events they receive, the actions they return, and what they know of a request.
 
-A scheduler is a pure state machine: no clock, no processes. Time comes in as nanoseconds of any steady clock. What
-it decides comes back as a list of actions, which the caller carries out in order; `next_wakeup` says when it wants
-to be asked again without anything having happened.
+A scheduler is a pure state machine, without a clock and without I/O. The caller passes events (a request arrived, an
+instance finished) with the time in nanoseconds of any monotonic clock. The scheduler returns a list of actions, which
+the caller performs in order. `next_wakeup` returns when the scheduler must be called again if no event happens before,
+for example because a queue timeout expires.
+
+`factory` chooses the scheduler of a model:
+
+    configuration             scheduler                             execute receives
+    none                      fifo.FifoScheduler                    one request
+    dynamic_batching          dynamic.batcher.DynamicScheduler      requests of any clients, up to max_batch_size rows
+    sequence_batching         sequences.batcher.SequenceScheduler   one request each of several sequences
 """
 
 from __future__ import annotations
@@ -37,29 +45,29 @@ __all__ = [
 
 
 class Schedulable(Protocol):
-    """What a scheduler must know of a request; read once, when it is enqueued or put back."""
+    """What a scheduler knows of a request; read once, when the request is enqueued or requeued."""
 
     def __hash__(self) -> int: ...
 
     @property
     def batch_size(self) -> int:
-        """Rows it adds to a batch; 1 for a model without a batch dimension."""
+        """Number of rows in a batch; 1 for a model without a batch dimension."""
 
     @property
     def shape_key(self) -> Hashable | None:
-        """Requests share a batch only if their keys are equal; None shares one with any."""
+        """Requests share a batch only if their keys are equal; None is compatible with every key."""
 
     @property
     def priority(self) -> int:
-        """Priority level, 0 for the model's default."""
+        """Priority level, 1 is the highest; 0 for the model's default."""
 
     @property
     def timeout_us(self) -> int:
-        """Timeout in microseconds, 0 for none."""
+        """Queue timeout in microseconds; 0 for none."""
 
     @property
     def correlation_id(self) -> int | str:
-        """Sequence id; 0 and "" mean none."""
+        """Id of the sequence; 0 or "" for none."""
 
     @property
     def flags(self) -> int:
@@ -67,7 +75,7 @@ class Schedulable(Protocol):
 
     @property
     def prefix(self) -> str:
-        """How errors about it begin; asked for only when there is one."""
+        """Beginning of errors about this request; only read when there is an error."""
 
 
 Item = TypeVar("Item", bound=Schedulable)
@@ -76,13 +84,13 @@ AnyItem = TypeVar("AnyItem")
 
 
 class Dispatch(NamedTuple, Generic[Instance, AnyItem]):
-    """The decision that *instance* executes *items* now, in one call."""
+    """Action: *instance* executes *items* now, in one call of `execute`."""
 
     instance: Instance
     items: tuple[AnyItem, ...]
 
     def first(self, number: int) -> Dispatch[Instance, AnyItem]:
-        """The same with so many of its items."""
+        """The same action with its first *number* items only."""
         return Dispatch(self.instance, self.items[:number])
 
 
@@ -90,12 +98,12 @@ class Row(NamedTuple, Generic[AnyItem]):
     """One row of a batch of sequences.
 
     Attributes:
-        item: The request; None for a slot that has none now. Its row has the inputs of any other row of the batch,
-            all zeros, so that the rows after it keep their slots.
-        correlation_id: The sequence, which an iterative scheduler may have named; 0 in a row without a request.
-        flags: SEQUENCE_START and SEQUENCE_END, as the model shall see them.
-        controls: Control tensors to add to the request's inputs. Rows share them: nobody changes them.
-        state: What is kept of the sequence, whose tensors are further inputs; None if there is no such thing.
+        item: The request; None for a padding row. A padding row stands for a slot without a request, so that the
+            following rows keep their positions; its inputs are those of another row, filled with zeros.
+        correlation_id: Id of the sequence, which an iterative scheduler may have generated; 0 in a padding row.
+        flags: SEQUENCE_START and SEQUENCE_END, as passed to the model.
+        controls: Control tensors to add to the request's inputs. Rows share them; do not modify them.
+        state: The sequence's implicit state, whose tensors are further inputs; None without one.
     """
 
     item: AnyItem | None
@@ -106,7 +114,7 @@ class Row(NamedTuple, Generic[AnyItem]):
 
 
 class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):
-    """The decision that *instance* executes *rows* now, in one call."""
+    """Action: *instance* executes *rows* now, in one call of `execute`."""
 
     instance: Instance
     rows: tuple[Row[AnyItem], ...]
@@ -117,15 +125,15 @@ class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):
         return tuple(row.item for row in self.rows if row.item is not None)
 
     def first(self, number: int) -> RowDispatch[Instance, AnyItem]:
-        """The same with so many of its requests, whose rows stay where they are."""
-        places = [place for place, row in enumerate(self.rows) if row.item is not None]
-        return RowDispatch(self.instance, self.rows[: places[number - 1] + 1])
+        """The same action with its first *number* requests only; their rows keep their positions."""
+        positions = [position for position, row in enumerate(self.rows) if row.item is not None]
+        return RowDispatch(self.instance, self.rows[: positions[number - 1] + 1])
 
 
 class Rejection(NamedTuple, Generic[AnyItem]):
-    """The decision that *item* is answered with *error*; the scheduler has forgotten it.
+    """Action: *item* fails with *error*; the scheduler no longer holds it.
 
-    Errors of queue limits and timeouts are NotReadyError, of cancelling NaiadError with Code.CANCELLED.
+    A full queue and an expired timeout are NotReadyError, a cancelled sequence is NaiadError with Code.CANCELLED.
     """
 
     item: AnyItem
@@ -133,7 +141,7 @@ class Rejection(NamedTuple, Generic[AnyItem]):
 
 
 class SchedulerWarning(NamedTuple):
-    """Something the operator should read in the log."""
+    """Action: log a warning for the operator."""
 
     message: str
 
@@ -142,49 +150,50 @@ Action = Dispatch[Instance, AnyItem] | RowDispatch[Instance, AnyItem] | Rejectio
 
 
 class Scheduler(Protocol[Instance, Item]):
-    """Requests that wait and instances that are free.
+    """Queued requests, and the instances of a model.
 
-    `remove_instance` and `withdraw` return no actions though they may cause some (a sequence ends with its instance; a
-    slot becomes free): those come with the next call that returns actions, at the latest `wake`, which `next_wakeup`
-    then asks for at once.
+    `remove_instance` and `withdraw` return no actions, although they may cause some: a sequence fails with its
+    instance, a slot becomes free. The next call of another method returns these actions; until then `next_wakeup`
+    returns a time in the past, so that the caller calls `wake` at once.
     """
 
     @property
     def waiting_count(self) -> int:
-        """How many requests are not dispatched yet."""
+        """Number of requests that are queued."""
 
     def add_instance(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
-        """An instance became ready."""
+        """An instance became ready; it is idle."""
 
     def remove_instance(self, instance: Instance) -> None:
-        """An instance is gone; what it held is the caller's to fail or to put back."""
+        """An instance exited. The caller fails or requeues the requests that were dispatched to it."""
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """How many dispatches the instance may hold at once; takes effect at the next decision."""
+        """Allow an instance to hold up to *depth* dispatches at once, from the next decision on."""
 
-    def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> Sequence[Action[Instance, Item]]:
-        """A request arrived; *alone* if only an instance that holds nothing may be given it."""
+    def enqueue(self, item: Item, now_ns: int, *, needs_idle: bool = False) -> Sequence[Action[Instance, Item]]:
+        """A request arrived. With *needs_idle*, it is dispatched only to an instance that holds no other request."""
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
-        """Requests that were dispatched but never begun come first, in their order.
+        """Queue dispatched requests whose execution did not begin, before all others and in their order.
 
-        Follows a `remove`, or is about a part of the latest dispatch of an instance, which still holds the rest.
+        Called after `remove_instance`, or for the last items of an instance's latest dispatch, whose first items were
+        executed.
         """
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
-        """The latest dispatch could not be carried out now: its items wait, first, until an instance finishes."""
+        """Take back an instance's latest dispatch, which failed; its items wait until an instance finishes."""
 
     def withdraw(self, item: Item) -> bool:
-        """Take a waiting item out; False where it does not wait (any more)."""
+        """Remove a queued item, for example a cancelled one; False if it is not queued (any more)."""
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
         """An instance finished its oldest dispatch."""
 
     def wake(self, now_ns: int) -> Sequence[Action[Instance, Item]]:
-        """Time has passed; never wrong to call."""
+        """Decide again, because time has passed. It is never wrong to call this."""
 
     def next_wakeup(self) -> int | None:
-        """When to call `wake`, None for not before something else happens. It may lie in the past: call at once."""
+        """When to call `wake`; None: not before the next event. A time in the past: call it at once."""
 
     def drain(self) -> Iterator[Item]:
-        """Take out everything that waits, oldest first."""
+        """Remove all queued items and yield them, in the order of their execution."""

@@ -1,11 +1,16 @@
-"""The rate limiter: instances of all models share resources, and take turns by priority.
+"""The rate limiter (`--rate-limit=execution_count`): instances of all models share limited resources.
 
-What a scheduler dispatched is staged here, and goes to its instance when it is granted. Staged work is granted in
-the order of its instance's weight, how often that was granted work times its priority number, so that an instance of
-priority 1 is served twice as often as one of priority 2. Work whose resources are not there holds up all behind it:
-else what needs much would wait for ever beside much that needs little. (CORE src/rate_limiter.cc)
+Documented in Triton's rate_limiter.md; the rules are those of CORE src/rate_limiter.cc:
 
-Work that needs no resources takes nothing from others: here it never waits.
+1. Each instance declares in its group which resources it needs while it executes, and a priority (1 is the highest).
+2. A scheduler's dispatch is *staged* here. An instance has at most one staged and one executing dispatch; further ones
+   queue behind them.
+3. Staged work is *granted* in ascending order of weight = number of executions so far x priority. So an instance of
+   priority 1 executes twice as often as one of priority 2.
+4. If the resources of the first staged work are in use, all staged work behind it waits, too. Otherwise an instance
+   that needs many units would starve while small ones keep taking them.
+
+Work without resources is granted at once: it takes nothing from others. The reference stages it as well.
 """
 
 from __future__ import annotations
@@ -26,14 +31,14 @@ Instance = TypeVar("Instance", bound=Hashable)
 Work = TypeVar("Work")
 
 EVERY_DEVICE = -2
-"""The device of a limit that holds for each device."""
+"""Device of a capacity that applies to each device."""
 
 _GLOBAL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """What an instance needs while it executes: so many of a thing of its device, or of one all devices share."""
+    """Units of a resource that an instance needs while it executes; a global resource is shared by all devices."""
 
     name: str
     number: int
@@ -42,7 +47,7 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCapacity:
-    """How many of a thing there are, as the operator says; a global one is given for any device."""
+    """Units of a resource that exist, from `--rate-limit-resource`; for a global resource the device is ignored."""
 
     name: str
     number: int
@@ -50,14 +55,14 @@ class ResourceCapacity:
 
 
 class GrantedWork(NamedTuple, Generic[Instance, Work]):
-    """The decision that *instance* does *work* now."""
+    """Decision: *instance* executes *work* now."""
 
     instance: Instance
     work: Work
 
 
 class _Member(Generic[Work]):
-    """A registered instance; what it was given to do and must do one after the other."""
+    """A registered instance and its queue of work."""
 
     __slots__ = ("granted", "is_staged", "is_working", "needs", "priority", "work")
 
@@ -71,7 +76,7 @@ class _Member(Generic[Work]):
 
 
 class RateLimiter(Generic[Instance, Work]):
-    """Resources, and who waits for them."""
+    """Resources in use, and the instances that wait for them."""
 
     def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
         self._limits = tuple(limits)
@@ -88,10 +93,10 @@ class RateLimiter(Generic[Instance, Work]):
     def register(
         self, instance: Instance, resources: Iterable[ResourceNeed] = (), *, priority: int = 0, device: int = 0
     ) -> None:
-        """Take up an instance.
+        """Add an instance.
 
         Raises:
-            ConfigError: If its resources could never be there; it is not taken up then.
+            ConfigError: If it needs more units than exist; the instance is not added.
         """
         needs: dict[tuple[int, str], int] = {}
         for resource in resources:
@@ -104,7 +109,7 @@ class RateLimiter(Generic[Instance, Work]):
             raise
 
     def unregister(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
-        """Forget an instance, with what it has staged; what may be done now that its resources are free."""
+        """Remove an instance and its staged work; return the work granted now that its resources are free."""
         member = self._members.pop(instance, None)
         if member is None:
             return []
@@ -116,7 +121,7 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def stage(self, instance: Instance, work: Work) -> list[GrantedWork[Instance, Work]]:
-        """An instance is to do *work*, after what it has to do already; what may be done now."""
+        """Queue *work* of an instance; return the work granted now."""
         member = self._members[instance]
         if not member.needs:
             return [GrantedWork(instance, work)]
@@ -125,7 +130,7 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def on_finished(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
-        """An instance has done its oldest work; what may be done now."""
+        """An instance finished its granted work; return the work granted now."""
         member = self._members.get(instance)
         if member is None or not member.is_working:
             return []
@@ -134,7 +139,7 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def withdraw(self, instance: Instance, work: Work) -> list[GrantedWork[Instance, Work]] | None:
-        """Take back what is staged; what may be done instead, None if it was granted already."""
+        """Remove staged work; return the work granted instead, or None if *work* was granted before."""
         member = self._members.get(instance)
         if member is None or work not in member.work:
             return None
@@ -155,7 +160,7 @@ class RateLimiter(Generic[Instance, Work]):
                 break
             heapq.heappop(self._staged)
             member.is_staged = False
-            if not member.work:  # it was withdrawn
+            if not member.work:  # withdrawn
                 continue
             for need, number in member.needs.items():
                 self._used[need] = self._used.get(need, 0) + number
@@ -173,7 +178,7 @@ class RateLimiter(Generic[Instance, Work]):
             self._used[need] -= number
 
     def _count(self) -> dict[tuple[int, str], int]:
-        """How many of each thing there are: what the operator says, else the most that any instance needs."""
+        """The units of each resource: as the operator limits them, else the most that any instance needs."""
         most: dict[tuple[int, str], int] = {}
         for member in self._members.values():
             for need, number in member.needs.items():

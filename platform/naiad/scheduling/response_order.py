@@ -1,4 +1,9 @@
-"""Responses in the order of their requests, for models with `preserve_ordering`."""
+"""Responses in the order of their requests, for models with `preserve_ordering`.
+
+Batches of several instances can finish out of order. With `preserve_ordering` the responses of a request are held back
+until all requests dispatched before it have received their final response (Triton's model_configuration.md,
+"Preserve Ordering").
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ Response = TypeVar("Response")
 
 
 class Delivery(NamedTuple, Generic[Key, Response]):
-    """The decision that a response goes out now; `final` if it is the request's last."""
+    """Decision: send *response* to the client now; *final* if it is the request's last."""
 
     key: Key
     response: Response
@@ -23,9 +28,9 @@ class Delivery(NamedTuple, Generic[Key, Response]):
 
 
 class ResponseOrder(Generic[Key, Response]):
-    """Holds responses back until all requests before theirs have been answered for good.
+    """Holds responses back until all earlier requests have received their final response.
 
-    The first request's responses pass at once, also those that are not its last.
+    The responses of the oldest request are delivered at once, also those that are not final.
     """
 
     def __init__(self) -> None:
@@ -38,11 +43,11 @@ class ResponseOrder(Generic[Key, Response]):
         return len(self._held)
 
     def begin(self, key: Key) -> None:
-        """A request was dispatched; one that was put back and dispatched again keeps its place."""
+        """Add a request that was dispatched; one that was requeued and dispatched again keeps its position."""
         self._held.setdefault(key, [])
 
     def respond(self, key: Key, response: Response, *, final: bool) -> list[Delivery[Key, Response]]:
-        """A response is there; what may go out now, in order. A request that never began is answered at once."""
+        """Add a response; return those to deliver now, in order. Responses of unknown requests are not held back."""
         delivery = Delivery(key, response, final)
         held = self._held.get(key)
         if held is None:
@@ -56,7 +61,7 @@ class ResponseOrder(Generic[Key, Response]):
         return [delivery, *self._release()]
 
     def forget(self, key: Key) -> list[Delivery[Key, Response]]:
-        """A request will not be answered here; what may go out now."""
+        """Remove a request that will get no response from here; return the responses to deliver now."""
         if self._held.pop(key, None) is None:
             return []
         return self._release()

@@ -99,7 +99,7 @@ class RequestState:
     def take(self, response: Response) -> Response | None:
         """Keep the states of a response; what of it the client gets, None if a decoupled model sent nothing else."""
         found = {name: tensor for name, tensor in response.tensors.items() if name in self._outputs}
-        self._state.keep(_output(name, tensor) for name, tensor in found.items())
+        self._state.update(_output(name, tensor) for name, tensor in found.items())
         requested = self._request.requested_outputs
         unseen = self._hidden | {name for name in found if requested and name not in requested}
         for name in unseen & found.keys():

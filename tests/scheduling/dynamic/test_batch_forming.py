@@ -14,7 +14,7 @@ LATE = 5 * MS
 
 def entries(*sizes_and_keys, queued=0):
     return [
-        QueuedRequest(Request(index, batch_size=size, shape_key=key), 1, queued, alone=False)
+        QueuedRequest(Request(index, batch_size=size, shape_key=key), 1, queued, needs_idle=False)
         for index, (size, key) in enumerate(
             each if isinstance(each, tuple) else (each, None) for each in sizes_and_keys
         )
@@ -56,15 +56,15 @@ def entries(*sizes_and_keys, queued=0):
     ],
 )  # fmt: skip
 def test_the_batch_is_what_the_rules_say(rule, sizes, now, number, complete):
-    formed = rule.form(entries(*sizes), now)
+    formed = rule.decide(entries(*sizes), now)
 
-    assert (formed.number, formed.complete) == (number, complete)
+    assert (formed.request_count, formed.is_complete) == (number, complete)
 
 
 def test_a_batch_that_waits_says_until_when_and_for_what():
     rule = BatchRule(8, [2, 6], 5000)
 
-    formed = rule.form([*entries((1, "a"), queued=3 * MS)], 3 * MS)
+    formed = rule.decide([*entries((1, "a"), queued=3 * MS)], 3 * MS)
 
     assert formed.wake_ns == 8 * MS
     assert (formed.size, formed.key, formed.next_size) == (1, "a", 2)
@@ -82,8 +82,8 @@ def test_a_batch_is_never_too_large_and_never_of_two_shapes(largest, preferred, 
     rule = BatchRule(largest, [size for size in preferred if size <= limit], delay * 1000)
     queue = entries(*[(min(size, limit), key) for size, key in waiting])
 
-    formed = rule.form(queue, now)
-    batch = queue[: formed.number]
+    formed = rule.decide(queue, now)
+    batch = queue[: formed.request_count]
 
     assert sum(entry.size for entry in batch) <= limit
     assert len({entry.key for entry in batch} - {None}) <= 1

@@ -80,7 +80,7 @@ def test_a_request_that_comes_alone_goes_to_an_instance_that_holds_nothing():
     made = scheduler("a", size=1)
     made.set_depth("a", 4)
     assert dispatched(enqueue(made, Request(0), Request(1))) == [("a", [0]), ("a", [1])]
-    assert made.enqueue(Request(2), 0, alone=True) == []
+    assert made.enqueue(Request(2), 0, needs_idle=True) == []
     assert made.on_finished("a") == []
     assert dispatched(made.on_finished("a")) == [("a", [2])]
 
@@ -126,7 +126,7 @@ def test_what_expires_makes_room_for_what_comes():
 
 
 def test_a_request_that_waited_too_long_may_go_behind_the_others_instead():
-    made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays=True))
+    made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
     enqueue(made, Request(0), Request(1))
     enqueue(made, Request(2), now=1 * MS)
     assert made.wake(5 * MS) == []

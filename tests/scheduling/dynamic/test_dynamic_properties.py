@@ -16,7 +16,7 @@ POLICIES = st.builds(
     QueuePolicy,
     max_size=st.sampled_from([0, 3]),
     timeout_us=st.sampled_from([0, 2000, 5000]),
-    delays=st.booleans(),
+    delays_expired=st.booleans(),
     allow_override=st.booleans(),
 )
 
@@ -110,7 +110,7 @@ class Batching(Clocked):
         self.waiting[request] = self.now
         if alone:
             self.alone.add(request)
-        self.take(self.scheduler.enqueue(request, self.now, alone=alone))
+        self.take(self.scheduler.enqueue(request, self.now, needs_idle=alone))
 
     @precondition(lambda self: len(self.depth) < 6)
     @rule()

@@ -87,7 +87,7 @@ class Sequences(Clocked):
         assert self.fills or len(rows) == len(action.rows)
         assert len({row.item.shape_key for row in rows} - {None}) <= 1
         # An id may be used again while the sequence that had it before is still worked off: not ids are compared.
-        sequences = self.scheduler._hosts[action.instance].batch
+        sequences = self.scheduler._instances[action.instance].batch
         for row, sequence in zip(rows, sequences, strict=True):
             self.check_row(action.instance, row, sequence)
         self.held[action.instance] = [
@@ -135,7 +135,7 @@ class Sequences(Clocked):
         for index, (request, sequence, state) in enumerate(held):
             if keeps:
                 self.kept[sequence] = b"%d" % request.name
-                state.keep([OutputTensor("S_OUT", Datatype.INT32, (1,), self.kept[sequence])])
+                state.update([OutputTensor("S_OUT", Datatype.INT32, (1,), self.kept[sequence])])
             ends = request.flags & END and request not in self.again
             if self.iterative and again and not ends and not index:
                 self.scheduler.reschedule(request)
@@ -197,7 +197,7 @@ class Sequences(Clocked):
     def slots_are_neither_lost_nor_doubled(self):
         if hasattr(self, "held"):
             scheduler = self.scheduler
-            slots = [slot for host in scheduler._hosts.values() for slot in host.slots]
+            slots = [slot for host in scheduler._instances.values() for slot in host.slots]
             free = [slot for _, _, slot in scheduler._free]
             assert len(slots) == len(self.held) * self.slots
             assert sorted(map(id, free)) == sorted(id(slot) for slot in slots if slot.sequence is None)
@@ -207,7 +207,7 @@ class Sequences(Clocked):
     @invariant()
     def an_idle_instance_leaves_nothing_that_is_ready_but_for_its_delay(self):
         if hasattr(self, "held"):
-            for host in self.scheduler._hosts.values():
+            for host in self.scheduler._instances.values():
                 if not self.held[host.instance] and host.ready:
                     assert host.wake_ns is not None
                     assert self.now < host.wake_ns <= self.now + self.delay

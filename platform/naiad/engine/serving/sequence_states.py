@@ -163,7 +163,7 @@ class StateOutputs:
         """
         states = [output for output in response.outputs if output.name in self._names]
         if pending.state is not None:
-            pending.state.keep(states)
+            pending.state.update(states)
         requested = pending.request.requested_outputs
         outputs = [
             output

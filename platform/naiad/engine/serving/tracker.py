@@ -107,14 +107,14 @@ class RequestTracker:
         if self.is_batching:
             self._enqueue(pending, alone=alone)
         else:
-            self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+            self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
 
     def _enqueue(self, pending: PendingRequest, *, alone: bool) -> None:
         """Queue a request with a scheduler that looks at more than its age, and may reject it."""
         pending.shape_key = self._shapes.key(pending.request)
         if self.order is not None:
             pending.sink = OrderedSink(self.order, pending.sink)
-        self._carry_out(self._scheduler.enqueue(pending, pending.queued, alone=alone))
+        self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
         pending.is_queued = True
         if pending.rejection is not None:
             raise pending.rejection

@@ -1,9 +1,16 @@
-"""How many of the requests that wait form the next batch, and whether to wait for more of them.
+"""The rule that forms batches: how many queued requests to send now, or how long to wait for more.
 
-The rules are the reference's (CORE src/dynamic_batch_scheduler.cc, `GetDynamicBatch`): a batch is a run of requests
-from the head of the queue. The largest preferred size among them is sent at once; else the batch is sent when it
-cannot grow (the next request does not fit in size or shape), when it is as large as the largest preferred size, or
-when its oldest request has waited for the delay. After the delay everything that fits is sent, preferred or not.
+Documented in Triton's model_configuration.md ("Dynamic Batcher": preferred batch sizes, delayed batching); the rules
+are those of CORE src/dynamic_batch_scheduler.cc, `GetDynamicBatch`. The candidate is the longest run of requests at the
+head of the queue that fit together in size (`max_batch_size`) and shape. Of it is sent:
+
+1. the part that makes the largest preferred size, at once, if some part does and the delay has not expired;
+2. otherwise everything, if the batch cannot grow (it is full, or the next request does not fit in size or shape), if
+   it has at least the largest preferred size, if its oldest request has waited for `max_queue_delay_microseconds`, or
+   if no delay is configured;
+3. otherwise nothing yet: the batch waits for more requests until the delay of its oldest request expires.
+
+Without `preferred_batch_size`, `max_batch_size` is the only preferred size (`normalise` adds it).
 """
 
 from __future__ import annotations
@@ -15,60 +22,70 @@ __all__ = ["BatchDecision", "BatchRule", "Batchable"]
 
 
 class Batchable(Protocol):
-    """A request as these rules see it: its rows, its shape key and when it came."""
+    """A queued request as this rule sees it."""
 
     @property
     def size(self) -> int:
-        """Rows it adds to a batch."""
+        """Number of rows in the batch."""
 
     @property
     def key(self) -> Hashable | None:
-        """Its shape key; None goes with any."""
+        """Its shape key; None is compatible with every key."""
 
     @property
     def queued_ns(self) -> int:
-        """When it came."""
+        """Time of its arrival."""
 
 
 class BatchDecision(NamedTuple):
-    """What to do with the head of a queue.
+    """The decision about the head of a queue.
 
     Attributes:
-        number: How many requests to send now; 0 for none.
-        complete: The batch would not be larger if it were sent later.
-        wake_ns: When to look again, if nothing is to be sent now.
-        size: Rows of the requests looked at, if nothing is to be sent now.
+        request_count: Number of requests to send now; 0 to wait.
+        is_complete: The batch would not be larger if it were sent later.
+        wake_ns: If the batch waits, when its delay expires.
+        size: If the batch waits, its rows so far.
         key: Their shape key.
-        next_size: Below so many rows of the same shape nothing changes before `wake_ns`.
+        next_size: If the batch waits, the next preferred size: until the batch has that many rows, requests of the same
+            shape do not change the decision before `wake_ns`.
     """
 
-    number: int
-    complete: bool
+    request_count: int
+    is_complete: bool
     wake_ns: int = 0
     size: int = 0
     key: Hashable | None = None
     next_size: int = 0
 
 
-class _Run(NamedTuple):
-    """The requests that fit together: `number` of `size` rows, of which `best` make a preferred size (0: none do)."""
+class _Candidate(NamedTuple):
+    """The longest run of requests that fit together.
 
-    number: int
+    Attributes:
+        request_count: Number of requests.
+        size: Their rows.
+        preferred_count: How many of them make the largest preferred size; 0 if no part does.
+        is_closed: Whether no further request can join.
+        oldest_ns: Arrival of the oldest request.
+        key: Their shape key.
+    """
+
+    request_count: int
     size: int
-    best: int
-    closed: bool
+    preferred_count: int
+    is_closed: bool
     oldest_ns: int
     key: Hashable | None
 
 
 class BatchRule:
-    """Limits and preferences of a model's batches.
+    """The batch sizes and the delay of a model.
 
     Attributes:
         max_size: Most rows in a batch.
-        preferred: Sizes to prefer; the largest size alone if none is given, as normalising does.
-        largest: The largest of them.
-        delay_ns: How long a request may wait for others.
+        preferred: Preferred sizes.
+        largest: The largest preferred size.
+        delay_ns: How long a request may wait for others to join its batch.
     """
 
     __slots__ = ("delay_ns", "largest", "max_size", "preferred")
@@ -79,46 +96,46 @@ class BatchRule:
         self.largest = max(self.preferred)
         self.delay_ns = delay_us * 1000
 
-    def form(self, entries: Iterable[Batchable], now_ns: int) -> BatchDecision:
-        """Decide about the head of *entries*, which are in the order of the queue."""
-        run = self._run(entries)
-        if not run.number:
-            return BatchDecision(0, complete=False)
-        is_late = self.delay_ns != 0 and now_ns - run.oldest_ns >= self.delay_ns
-        if run.best and not is_late:
-            return BatchDecision(run.best, complete=run.closed or run.size >= self.largest)
-        is_complete = run.closed or run.size >= self.largest
+    def decide(self, entries: Iterable[Batchable], now_ns: int) -> BatchDecision:
+        """Decide about the requests at the head of a queue."""
+        candidate = self._candidate(entries)
+        if not candidate.request_count:
+            return BatchDecision(0, is_complete=False)
+        is_late = self.delay_ns != 0 and now_ns - candidate.oldest_ns >= self.delay_ns
+        is_complete = candidate.is_closed or candidate.size >= self.largest
+        if candidate.preferred_count and not is_late:
+            return BatchDecision(candidate.preferred_count, is_complete=is_complete)
         if is_complete or is_late or not self.delay_ns:
-            return BatchDecision(run.number, complete=is_complete)
-        next_size = min(size for size in self.preferred if size > run.size)
+            return BatchDecision(candidate.request_count, is_complete=is_complete)
         return BatchDecision(
             0,
-            complete=False,
-            wake_ns=run.oldest_ns + self.delay_ns,
-            size=run.size,
-            key=run.key,
-            next_size=next_size,
+            is_complete=False,
+            wake_ns=candidate.oldest_ns + self.delay_ns,
+            size=candidate.size,
+            key=candidate.key,
+            next_size=min(size for size in self.preferred if size > candidate.size),
         )
 
-    def _run(self, entries: Iterable[Batchable]) -> _Run:
-        count = size = best = 0
-        closed, oldest_ns = False, 1 << 63
+    def _candidate(self, entries: Iterable[Batchable]) -> _Candidate:
+        count = size = preferred_count = 0
+        is_closed, oldest_ns = False, 1 << 63
         key: Hashable | None = None
         for entry in entries:
             if count:
                 total = size + entry.size
-                if total > self.largest and not best:
-                    best = count
+                # Beyond the largest preferred size, whatever fits below it counts as preferred, as in the reference.
+                if total > self.largest and not preferred_count:
+                    preferred_count = count
                 if total > self.max_size or (entry.key != key and entry.key is not None and key is not None):
-                    closed = True
+                    is_closed = True
                     break
             count += 1
             size += entry.size
             oldest_ns = min(oldest_ns, entry.queued_ns)
             key = entry.key if key is None else key
             if size in self.preferred:
-                best = count
+                preferred_count = count
             if size >= self.max_size:
-                closed = True
+                is_closed = True
                 break
-        return _Run(count, size, best, closed, oldest_ns, key)
+        return _Candidate(count, size, preferred_count, is_closed, oldest_ns, key)

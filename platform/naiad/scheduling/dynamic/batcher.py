@@ -1,7 +1,14 @@
-"""Dynamic batching: requests of several clients in one execute call.
+"""The dynamic batcher (`dynamic_batching`): requests of several clients in one call of `execute`.
 
-A batch goes to the instance that holds least. An instance that still works is given a further batch only if that one
-is complete: an incomplete one grows while it waits, at no cost, since the instance would not begin it before.
+Requests wait in `queue.WaitingQueue`, which orders them by priority level and enforces limits and timeouts.
+`batch_forming.BatchRule` decides how many of them form the next batch, and whether it waits for more. This class
+combines both with the loads of the instances:
+
+- A batch goes to the instance of least load.
+- An instance that still executes gets a further batch only if that batch is complete. An incomplete one grows while it
+  waits, at no cost: the instance would not begin it earlier.
+- While a batch waits for its delay, most arriving requests do not change the decision. `_held` remembers the decision,
+  so that such a request is only counted (a full decision walks over all requests of the batch).
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ __all__ = ["DynamicScheduler"]
 
 
 class DynamicScheduler(Generic[Instance, Item]):
-    """Requests that wait in priority levels, and instances that are free; see `Scheduler`."""
+    """The queue of a model with dynamic batching, and its instances; see `Scheduler`."""
 
     def __init__(
         self,
@@ -37,13 +44,14 @@ class DynamicScheduler(Generic[Instance, Item]):
             policy, levels=levels, default_level=default_level, policies=policies
         )
         self._instances: InstanceLoads[Instance] = InstanceLoads()
-        self._hold: BatchDecision | None = None  # the batch that waits for more, if whatever comes now comes behind it
+        # The decision about a batch that waits, while every arriving request is queued behind it (no priorities).
+        self._held: BatchDecision | None = None
         self._held_size = 0
         self._wake_ns: int | None = None
 
     @classmethod
     def of(cls, config: ModelConfig) -> DynamicScheduler[Instance, Item]:
-        """The scheduler that a configuration with `dynamic_batching` asks for; without it, batches of one."""
+        """The scheduler of a configuration with `dynamic_batching`; without it, one with batches of one request."""
         batching = config.message.dynamic_batching
         is_batching = config.message.HasField("dynamic_batching")
         return cls(
@@ -63,7 +71,7 @@ class DynamicScheduler(Generic[Instance, Item]):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests are not dispatched yet."""
+        """Number of queued requests."""
         return len(self._queue)
 
     def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
@@ -72,112 +80,111 @@ class DynamicScheduler(Generic[Instance, Item]):
         return self._decide(now_ns)
 
     def remove_instance(self, instance: Instance) -> None:
-        """An instance is gone; what it held is the caller's to fail or to put back."""
+        """An instance exited. The caller fails or requeues the requests that were dispatched to it."""
         self._instances.remove(instance)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """How many batches the instance may hold at once; takes effect at the next decision."""
+        """Allow an instance to hold up to *depth* batches at once, from the next decision on."""
         self._instances.set_depth(instance, depth)
 
-    def enqueue(self, item: Item, now_ns: int, *, alone: bool = False) -> list[Action[Instance, Item]]:
-        """A request arrived."""
+    def enqueue(self, item: Item, now_ns: int, *, needs_idle: bool = False) -> list[Action[Instance, Item]]:
+        """A request arrived. With *needs_idle*, its batch goes only to an instance that holds no other batch."""
         deadline = self._queue.next_deadline()
-        if deadline is not None and deadline <= now_ns:  # makes room, perhaps
-            return [*self._decide(now_ns), *self._push(item, now_ns, alone=alone)]
-        return self._push(item, now_ns, alone=alone)
+        if deadline is not None and deadline <= now_ns:  # expired requests may make room in a full level
+            return [*self._decide(now_ns), *self._push(item, now_ns, needs_idle=needs_idle)]
+        return self._push(item, now_ns, needs_idle=needs_idle)
 
-    def _push(self, item: Item, now_ns: int, *, alone: bool) -> list[Action[Instance, Item]]:
+    def _push(self, item: Item, now_ns: int, *, needs_idle: bool) -> list[Action[Instance, Item]]:
         try:
-            entry = self._queue.push(item, now_ns, alone=alone)
+            entry = self._queue.push(item, now_ns, needs_idle=needs_idle)
         except NotReadyError as error:
             return [Rejection(item, error)]
-        hold = self._hold
-        if hold is not None and entry.key == hold.key and self._queue.is_plain:
-            # Most requests that come while a batch waits for its delay change nothing: look at this one alone.
+        held = self._held
+        if held is not None and entry.key == held.key and self._queue.is_plain:
             self._held_size += entry.size
-            if self._held_size < hold.next_size and (self._wake_ns is None or now_ns < self._wake_ns):
+            if self._held_size < held.next_size and (self._wake_ns is None or now_ns < self._wake_ns):
                 return []
         return self._decide(now_ns)
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """Requests that were dispatched but never begun; they come first, in their order."""
+        """Queue dispatched requests whose execution did not begin, before all others and in their order."""
         self._queue.push_first(items)
         return self._decide(now_ns)
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
-        """A dispatch could not be carried out now: its items wait again, first, until an instance finishes."""
+        """Take back an instance's latest dispatch; its items wait, first in the queue, until an instance finishes."""
         self._queue.push_first(items)
         self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
-        self._hold = None
+        self._held = None
 
     def withdraw(self, item: Item) -> bool:
-        """Take a waiting item out; False where it does not wait (any more)."""
+        """Remove a queued item; False if it is not queued (any more)."""
         if not self._queue.discard(item):
             return False
-        self._hold = None
-        self._wake_ns = 0  # those behind it may be a batch now
+        self._held = None
+        self._wake_ns = 0  # without it, those behind it may form a batch now
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """An instance finished one batch."""
+        """An instance finished its oldest batch."""
         self._instances.remove_dispatch(instance)
         return self._decide(now_ns)
 
     def wake(self, now_ns: int) -> list[Action[Instance, Item]]:
-        """Time has passed."""
+        """Decide again, because time has passed."""
         return self._decide(now_ns)
 
     def next_wakeup(self) -> int | None:
-        """When a request will have waited too long, or a batch long enough."""
+        """When a timeout of a request or the delay of a batch expires."""
         deadline = self._queue.next_deadline()
         if deadline is None or self._wake_ns is None:
             return self._wake_ns if deadline is None else deadline
         return min(deadline, self._wake_ns)
 
     def deadline_of(self, item: Item, queued_ns: int) -> int | None:
-        """When a request that came at *queued_ns* will have waited so long that it is refused; None for never."""
+        """When a request that arrived at *queued_ns* is rejected for its timeout; None for never."""
         return self._queue.deadline_of(item, queued_ns)
 
     def drain(self) -> Iterator[Item]:
-        """Take out everything that waits, in the order of its execution."""
+        """Remove all queued items and yield them, in the order of their execution."""
         while self._queue:
             yield from self._queue.take(1)
-        self._hold = self._wake_ns = None
+        self._held = self._wake_ns = None
 
     def _decide(self, now_ns: int) -> list[Action[Instance, Item]]:
         actions: list[Action[Instance, Item]] = [
             Rejection(item, NotReadyError("Request timeout expired")) for item in self._queue.expire(now_ns)
         ]
-        self._hold = self._wake_ns = None
+        self._held = self._wake_ns = None
         while self._queue:
-            dispatch = self._next(now_ns)
+            dispatch = self._next_dispatch(now_ns)
             if dispatch is None:
                 break
             actions.append(dispatch)
         return actions
 
-    def _next(self, now_ns: int) -> Dispatch[Instance, Item] | None:
+    def _next_dispatch(self, now_ns: int) -> Dispatch[Instance, Item] | None:
         free = self._instances.least_loaded()
         if free is None:
             return None
         instance, load = free
         if load and self._queue.size < self._rule.largest:
             return None
-        formed = self._rule.form(self._queue, now_ns)
-        if not formed.number:
+        decision = self._rule.decide(self._queue, now_ns)
+        if not decision.request_count:
             if not load:
-                self._wait(formed)
+                self._hold(decision)
             return None
-        if load and not (formed.complete and self._may_share(formed.number)):
+        if load and not (decision.is_complete and self._can_follow_other_work(decision.request_count)):
             return None
         self._instances.add_dispatch(instance)
-        return Dispatch(instance, self._queue.take(formed.number))
+        return Dispatch(instance, self._queue.take(decision.request_count))
 
-    def _wait(self, formed: BatchDecision) -> None:
-        self._wake_ns = formed.wake_ns
+    def _hold(self, decision: BatchDecision) -> None:
+        self._wake_ns = decision.wake_ns
         if self._queue.is_plain:
-            self._hold, self._held_size = formed, formed.size
+            self._held, self._held_size = decision, decision.size
 
-    def _may_share(self, number: int) -> bool:
-        return not any(entry.alone for entry in islice(self._queue, number))
+    def _can_follow_other_work(self, number: int) -> bool:
+        return not any(entry.needs_idle for entry in islice(self._queue, number))

@@ -1,6 +1,11 @@
-"""The queue of a dynamic batcher: priority levels, each with its own limit of size and time.
+"""The queue of a dynamic batcher: priority levels, each with a maximum size and a timeout.
 
-Every operation costs the same however many requests wait, but for looking at those that are to form the batch.
+Documented in Triton's model_configuration.md ("Priority Levels", "Queue Policy"); rules: CORE src/scheduler_utils.cc.
+Level 1 is executed first. When a request's timeout expires, its level's policy either rejects it or delays it: a
+delayed request comes behind all requests of its level that are in time, and has no timeout any more.
+
+The order of execution is: requeued requests, then for each level its requests in time, then its delayed ones. All
+operations take constant time (logarithmic for timeouts), however many requests wait.
 """
 
 from __future__ import annotations
@@ -23,32 +28,32 @@ Item = TypeVar("Item", bound=Schedulable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """What limits a priority level.
+    """The limits of a priority level.
 
     Attributes:
-        max_size: How many requests may wait; 0 for any number.
-        timeout_us: How long a request may wait; 0 for ever.
-        delays: A request that waited too long goes behind those that did not, instead of being refused.
-        allow_override: A request may name a shorter timeout than `timeout_us`.
+        max_size: Most queued requests; 0 for no limit.
+        timeout_us: How long a request may wait; 0 for no limit.
+        delays_expired: Whether an expired request is delayed instead of rejected.
+        allow_override: Whether a request may name a shorter timeout than `timeout_us`.
     """
 
     max_size: int = 0
     timeout_us: int = 0
-    delays: bool = False
+    delays_expired: bool = False
     allow_override: bool = False
 
     @classmethod
     def of(cls, message: pb.ModelQueuePolicy) -> QueuePolicy:
-        """The policy as a configuration gives it."""
+        """The policy of a configuration."""
         return cls(
             max_size=message.max_queue_size,
             timeout_us=message.default_timeout_microseconds,
-            delays=message.timeout_action == pb.ModelQueuePolicy.DELAY,
+            delays_expired=message.timeout_action == pb.ModelQueuePolicy.DELAY,
             allow_override=message.allow_timeout_override,
         )
 
     def timeout_of(self, item: Schedulable) -> int:
-        """The timeout of a request: its own counts only where it is shorter (CORE src/scheduler_utils.cc)."""
+        """The timeout of a request: its own counts only if it is shorter than that of the policy."""
         if self.allow_override and 0 < item.timeout_us < self.timeout_us:
             return item.timeout_us
         return self.timeout_us
@@ -59,28 +64,28 @@ class QueuedRequest(Generic[Item]):
 
     Attributes:
         item: The request.
-        size: Rows it adds to a batch.
+        size: Number of rows in a batch.
         key: Its shape key.
-        queued_ns: When it came; 0 for one that was put back, which has waited long enough.
-        alone: It may be given only to an instance that holds nothing.
-        level: Its priority level; 0 where it comes before all levels.
-        home: The queue it is in; None once it has left.
+        queued_ns: Time of its arrival; 0 for a requeued one, so that its batch does not wait for a delay again.
+        needs_idle: Whether it may only be dispatched to an instance that holds no other batch.
+        level: Its priority level; 0 for a requeued request, which comes before all levels.
+        container: The ordered dict it is in; None once it has left the queue.
     """
 
-    __slots__ = ("alone", "home", "item", "key", "level", "queued_ns", "size")
+    __slots__ = ("container", "item", "key", "level", "needs_idle", "queued_ns", "size")
 
-    def __init__(self, item: Item, level: int, queued_ns: int, *, alone: bool) -> None:
+    def __init__(self, item: Item, level: int, queued_ns: int, *, needs_idle: bool) -> None:
         self.item = item
         self.size = max(item.batch_size, 1)
         self.key: Hashable | None = item.shape_key
         self.queued_ns = queued_ns
-        self.alone = alone
+        self.needs_idle = needs_idle
         self.level = level
-        self.home: OrderedDict[Item, QueuedRequest[Item]] | None = None
+        self.container: OrderedDict[Item, QueuedRequest[Item]] | None = None
 
 
 class _Level(Generic[Item]):
-    """One priority level: requests in time, and behind them those that waited too long."""
+    """One priority level: requests in time, and behind them those that were delayed."""
 
     __slots__ = ("delayed", "in_time", "policy")
 
@@ -94,10 +99,10 @@ class _Level(Generic[Item]):
 
 
 class WaitingQueue(Generic[Item]):
-    """Requests in the order in which they are to be executed.
+    """Queued requests in the order of their execution.
 
     Attributes:
-        size: The batch sizes of all of them together.
+        size: Sum of their batch sizes.
     """
 
     def __init__(
@@ -136,11 +141,11 @@ class WaitingQueue(Generic[Item]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether whatever is pushed now comes last."""
+        """Whether a request that is pushed now comes last: one level, and no delayed requests."""
         return len(self._order) == 1 and not self._levels[self._default].delayed
 
-    def push(self, item: Item, now_ns: int, *, alone: bool = False) -> QueuedRequest[Item]:
-        """Let a request wait.
+    def push(self, item: Item, now_ns: int, *, needs_idle: bool = False) -> QueuedRequest[Item]:
+        """Add a request behind those of its priority level.
 
         Raises:
             NotReadyError: If its level is full.
@@ -150,81 +155,81 @@ class WaitingQueue(Generic[Item]):
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
             raise NotReadyError(f"{item.prefix}Exceeds maximum queue size")
-        entry = QueuedRequest(item, number, now_ns, alone=alone)
-        self._put(entry, level.in_time)
+        entry = QueuedRequest(item, number, now_ns, needs_idle=needs_idle)
+        self._insert(entry, level.in_time)
         if policy.timeout_us:
             self._add_deadline(entry, now_ns + policy.timeout_of(item) * 1000)
         return entry
 
     def push_first(self, items: tuple[Item, ...]) -> None:
-        """Let requests wait before all others, in their order, without limit of time; each alone."""
+        """Add requests before all others, in their order and without timeout; they need an idle instance."""
         for item in reversed(items):
-            self._put(QueuedRequest(item, 0, 0, alone=True), self._first)
+            self._insert(QueuedRequest(item, 0, 0, needs_idle=True), self._first)
             self._first.move_to_end(item, last=False)
 
     def take(self, number: int) -> tuple[Item, ...]:
-        """Take the first out."""
+        """Remove and return the first *number* requests."""
         entries = list(islice(self, number))
         for entry in entries:
-            self._drop(entry)
+            self._remove(entry)
         return tuple(entry.item for entry in entries)
 
     def discard(self, item: Item) -> bool:
-        """Take one out; False if it is not there."""
+        """Remove a request; False if it is not queued."""
         entry = self._entries.get(item)
         if entry is None:
             return False
-        self._drop(entry)
+        self._remove(entry)
         return True
 
     def expire(self, now_ns: int) -> list[Item]:
-        """Take out what waited too long, oldest deadline first; what is to be delayed goes behind its level."""
+        """Remove and return expired requests that are rejected, earliest deadline first; delay the others."""
         expired: list[Item] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             entry = heapq.heappop(self._deadlines)[2]
-            if entry.home is None:
+            if entry.container is None:
                 continue
-            if self._levels[entry.level].policy.delays:
-                del entry.home[entry.item]
-                entry.home = self._levels[entry.level].delayed
-                entry.home[entry.item] = entry
+            if self._levels[entry.level].policy.delays_expired:
+                del entry.container[entry.item]
+                entry.container = self._levels[entry.level].delayed
+                entry.container[entry.item] = entry
             else:
-                self._drop(entry)
+                self._remove(entry)
                 expired.append(entry.item)
         return expired
 
     def next_deadline(self) -> int | None:
-        """When something will have waited too long."""
-        while self._deadlines and self._deadlines[0][2].home is None:
+        """The next time at which a request expires; None for never."""
+        while self._deadlines and self._deadlines[0][2].container is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def deadline_of(self, item: Item, queued_ns: int) -> int | None:
-        """When a request that came at *queued_ns* will have waited so long that it is refused; None for never."""
+        """When a request that arrived at *queued_ns* is rejected for its timeout; None for never."""
         policy = self._policies.get(self._level_of(item.priority), self._policy)
-        if policy.delays or not policy.timeout_us:
+        if policy.delays_expired or not policy.timeout_us:
             return None
         return queued_ns + policy.timeout_of(item) * 1000
 
-    def _put(self, entry: QueuedRequest[Item], home: OrderedDict[Item, QueuedRequest[Item]]) -> None:
-        entry.home = home
-        home[entry.item] = self._entries[entry.item] = entry
+    def _insert(self, entry: QueuedRequest[Item], container: OrderedDict[Item, QueuedRequest[Item]]) -> None:
+        entry.container = container
+        container[entry.item] = self._entries[entry.item] = entry
         self.size += entry.size
 
-    def _drop(self, entry: QueuedRequest[Item]) -> None:
-        assert entry.home is not None
-        del entry.home[entry.item]
+    def _remove(self, entry: QueuedRequest[Item]) -> None:
+        assert entry.container is not None
+        del entry.container[entry.item]
         del self._entries[entry.item]
-        entry.home = None
+        entry.container = None
         self.size -= entry.size
         if entry.level:
-            self._tidy(entry.level)
+            self._remove_if_empty(entry.level)
 
     def _add_deadline(self, entry: QueuedRequest[Item], deadline_ns: int) -> None:
         heapq.heappush(self._deadlines, (deadline_ns, next(self._numbers), entry))
-        # Those that left in time stay on the heap till then, which may be long: sweep before they are the most.
+        # Requests that left the queue stay on the heap until their deadline. Remove them before they are the majority.
         if len(self._deadlines) > 2 * len(self._entries) + 64:
-            self._deadlines = [each for each in self._deadlines if each[2].home is not None]
+            self._deadlines = [each for each in self._deadlines if each[2].container is not None]
             heapq.heapify(self._deadlines)
 
     def _level_of(self, priority: int) -> int:
@@ -237,8 +242,8 @@ class WaitingQueue(Generic[Item]):
             self._order = sorted(self._levels)
         return level
 
-    def _tidy(self, number: int) -> None:
-        # There may be 2**64 levels; keep those that are in use.
+    def _remove_if_empty(self, number: int) -> None:
+        # A configuration may have up to 2**64 - 1 levels; only those in use are kept.
         if number != self._default and not self._levels[number]:
             del self._levels[number]
             self._order.remove(number)

@@ -11,10 +11,10 @@ __all__ = ["ShapeKeys"]
 
 
 class ShapeKeys:
-    """Tells the shape key of a model's requests: what must be equal among the requests of a batch.
+    """Computes the shape keys of a model's requests; requests with equal keys may share a batch.
 
-    Inputs with a variable dimension must have the same shape, unless they may be ragged; where inputs are optional,
-    the same ones must be there.
+    In a batch, inputs with a variable dimension must have the same shape, unless they allow ragged batches. Where the
+    model has optional inputs, all requests of a batch must have the same inputs.
     """
 
     __slots__ = ("_compared", "_first_dimension", "_has_optional")

@@ -1,4 +1,7 @@
-"""Control tensors: how a model that asks for them is told where in which sequence a request stands."""
+"""Control tensors: inputs that tell a model the sequence and the flags of each request.
+
+Documented in Triton's batcher.md, "Control Inputs".
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ _FLAG_BITS = SEQUENCE_START | SEQUENCE_END
 
 
 class _Flag(NamedTuple):
-    """A control of two values."""
+    """The two tensors of a boolean control."""
 
     false: InputTensor
     true: InputTensor
 
 
 class Controls:
-    """The control tensors of a model; each is shape [1], or [1, 1] where the model has a batch dimension.
+    """The control tensors of a model, of shape [1], or [1, 1] for a model with a batch dimension.
 
     Attributes:
-        has_ready: The model is told which rows of a batch are requests at all.
+        has_ready: Whether the model has the READY control, which tells requests from padding rows.
     """
 
     __slots__ = ("_by_flags", "_correlation", "_shape", "_unready", "has_ready")
@@ -48,10 +51,10 @@ class Controls:
         self._unready = _choose(flags, 0, is_ready=False) + self._correlation_tensor(None)
 
     def check(self, correlation_id: int | str, model: str) -> None:
-        """Check that the model can be told *correlation_id*.
+        """Check that *correlation_id* has the type of the CORRID control.
 
         Raises:
-            InvalidRequestError: If its type does not fit.
+            InvalidRequestError: If it has not.
         """
         if self._correlation is None:
             return
@@ -63,13 +66,13 @@ class Controls:
                 f"expects '{datatype.name}'"
             )
 
-    def of(self, flags: int, correlation_id: int | str) -> tuple[InputTensor, ...]:
+    def tensors_for(self, flags: int, correlation_id: int | str) -> tuple[InputTensor, ...]:
         """The tensors of a request with *flags*, in the order START, END, READY, CORRID."""
         tensors = self._by_flags[flags & _FLAG_BITS]
         return tensors if self._correlation is None else tensors + self._correlation_tensor(correlation_id)
 
-    def of_nothing(self) -> tuple[InputTensor, ...]:
-        """The tensors of a row that is no request."""
+    def padding_tensors(self) -> tuple[InputTensor, ...]:
+        """The tensors of a padding row."""
         return self._unready
 
     def _flag(self, name: str, control: pb.ModelSequenceBatching.Control) -> _Flag:
@@ -93,7 +96,7 @@ class Controls:
             text = str(correlation_id or "").encode()
             data = len(text).to_bytes(4, "little") + text
         else:
-            # As the reference: a model that asks for fewer bits is told the low ones.
+            # As in the reference, a control of fewer bits receives the low ones.
             size = datatype.byte_size
             data = (int(correlation_id or 0) & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
         return (InputTensor(name, datatype, self._shape, data),)

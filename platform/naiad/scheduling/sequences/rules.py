@@ -1,4 +1,4 @@
-"""Which requests a sequence batcher takes, under which correlation id, and its texts."""
+"""Which requests a sequence batcher accepts, under which correlation id and flags, and its error texts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from naiad.scheduling.interface import Schedulable
 
 __all__ = ["SequenceRules"]
 
-_REMEMBERED = 1024
-"""How many lost sequences are told from those that never began."""
+_MAX_LOST = 1024
+"""Number of lost sequences to remember, so that their clients get an error that names the cause."""
 
 _LOST = "the instance that held it ended; begin it again with the START flag"
 
@@ -21,10 +21,10 @@ class SequenceRules:
     """The rules of one model (CORE src/sequence_batch_scheduler/, whose texts these are).
 
     Attributes:
-        model: Its name.
-        is_iterative: Requests without a correlation id begin a sequence of their own.
-        is_closed: No sequence begins any more.
-        lost_text: What to say of a request whose sequence ended with its instance.
+        model: The model's name.
+        is_iterative: Whether a request without a correlation id starts a sequence of its own.
+        is_closed: Whether new sequences are rejected, because the server stops.
+        lost_text: Error text for a request whose sequence was lost with its instance.
     """
 
     __slots__ = ("_last_id", "_lost", "is_closed", "is_iterative", "lost_text", "model")
@@ -38,11 +38,11 @@ class SequenceRules:
         self._lost: OrderedDict[int | str, None] = OrderedDict()
 
     def admit(self, item: Schedulable, known: Container[int | str]) -> tuple[int | str, int]:
-        """The correlation id and flags under which a request is taken, given the sequences in progress.
+        """Check a request; return its correlation id and flags. *known* are the sequences in progress.
 
         Raises:
-            InvalidRequestError: If it breaks the rules.
-            NotReadyError: If its sequence was lost, or may not begin any more.
+            InvalidRequestError: If it has more than one row, no correlation id, or no START for an unknown sequence.
+            NotReadyError: If its sequence was lost, or if new sequences are rejected.
         """
         if item.batch_size > 1:
             raise InvalidRequestError(
@@ -71,18 +71,18 @@ class SequenceRules:
             )
         return correlation_id, flags
 
-    def lost(self, correlation_id: int | str) -> None:
-        """A sequence ended with its instance; what comes of it shall be told so."""
+    def remember_lost(self, correlation_id: int | str) -> None:
+        """Remember a sequence that was lost with its instance, for the error of its further requests."""
         self._lost[correlation_id] = None
-        if len(self._lost) > _REMEMBERED:
+        if len(self._lost) > _MAX_LOST:
             self._lost.popitem(last=False)
 
     def lost_error(self, correlation_id: int | str) -> NotReadyError:
-        """What to say of a request of such a sequence."""
+        """The error of a request of a lost sequence."""
         return NotReadyError(f"sequence {correlation_id} of model '{self.model}' was lost: {_LOST}")
 
-    def conflict(self, correlation_id: int | str) -> str:
-        """What to log of a second START."""
+    def conflict_text(self, correlation_id: int | str) -> str:
+        """The warning about a second START of a sequence."""
         return (
             f"sequence {correlation_id} for model '{self.model}' has a conflict. The previous sequence did not end "
             "before this sequence start. Previous sequence will be terminated early."

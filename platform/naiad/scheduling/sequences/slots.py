@@ -1,4 +1,12 @@
-"""Sequences, the slots they occupy, and which of an instance's slots form the next batch."""
+"""Sequences, the slots they occupy, and the two strategies that form a batch of an instance's slots.
+
+Documented in Triton's batcher.md ("Scheduling Strategies"):
+
+- `Direct`: a sequence keeps its slot, and its slot is its row in the batch, until it ends. The model can therefore keep
+  per-row state. Slots without a request are padded, with READY false.
+- `Oldest`: any sequences of the instance share a batch, by the rule of the dynamic batcher, those first whose request
+  has waited longest. Their rows change from batch to batch, so the model tells them apart by their correlation ids.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +22,13 @@ __all__ = ["Direct", "InstanceSlots", "Oldest", "Sequence", "SequenceBatch", "Se
 
 
 class SequenceRequest(Generic[Item]):
-    """One request of a sequence while it waits.
+    """One queued request of a sequence.
 
     Attributes:
         item: The request.
-        flags: START and END as the model shall see them.
-        queued_ns: When it came, or came to be the next of its sequence.
-        size: Rows it adds to a batch.
+        flags: START and END as passed to the model.
+        queued_ns: Time of its arrival, or when it became the next of its sequence (`Strategy.restarts_delay`).
+        size: Number of rows; always 1.
         key: Its shape key.
     """
 
@@ -39,13 +47,13 @@ class Sequence(Generic[Instance, Item]):
 
     Attributes:
         id: The correlation id.
-        queue: Requests that wait, in order.
-        slot: Where it is; None while it is in the backlog, and when it is over.
-        in_flight: The request that is being executed; there is never more than one.
-        has_begun: A request of it was dispatched: it cannot move to another instance any more.
-        is_closed: Nothing will be added: its END has come, or it was given up.
-        expires_ns: When it will have been in the backlog too long; 0 for never.
-        state: What is kept of it between its requests, once it has begun.
+        queue: Queued requests, in order.
+        slot: Its slot; None while it is in the backlog, and after its end.
+        in_flight: The request that is executed now; there is at most one.
+        has_begun: Whether a request was dispatched: the sequence cannot move to another instance any more.
+        is_closed: Whether no further request is accepted: END was received, or the sequence was terminated.
+        expires_ns: When its timeout in the backlog expires; 0 for never.
+        state: Its implicit state between requests, once it has begun.
     """
 
     __slots__ = ("expires_ns", "has_begun", "id", "in_flight", "is_closed", "queue", "slot", "state")
@@ -65,25 +73,25 @@ class Sequence(Generic[Instance, Item]):
 
 
 class Slot(Generic[Instance, Item]):
-    """One place of an instance."""
+    """Capacity of an instance for one sequence."""
 
-    __slots__ = ("host", "index", "sequence")
+    __slots__ = ("index", "owner", "sequence")
 
-    def __init__(self, host: InstanceSlots[Instance, Item], index: int) -> None:
-        self.host = host
+    def __init__(self, owner: InstanceSlots[Instance, Item], index: int) -> None:
+        self.owner = owner
         self.index = index
         self.sequence: Sequence[Instance, Item] | None = None
 
 
 class InstanceSlots(Generic[Instance, Item]):
-    """An instance with its slots.
+    """An instance and its slots.
 
     Attributes:
         instance: The instance.
         slots: Its slots.
-        ready: Sequences whose next request may be executed, longest ready first.
-        batch: The sequences of the batch it executes; None while it is idle.
-        wake_ns: When to look again at what is ready.
+        ready: Sequences whose next request can be executed, longest ready first.
+        batch: The sequences of the batch that the instance executes; None while it is idle.
+        wake_ns: When the delay of its next batch expires; None without one.
     """
 
     __slots__ = ("batch", "instance", "ready", "slots", "wake_ns")
@@ -97,7 +105,7 @@ class InstanceSlots(Generic[Instance, Item]):
 
 
 class SequenceBatch(NamedTuple, Generic[Instance, Item]):
-    """What a strategy decides: the rows to execute now (None: a slot without a request), or when to look again."""
+    """Decision of a strategy: the rows to execute now (None: a padding row), or when the delay expires."""
 
     rows: tuple[Sequence[Instance, Item] | None, ...]
     wake_ns: int | None = None
@@ -107,34 +115,36 @@ class Strategy(Protocol):
     """How the sequences of an instance are batched.
 
     Attributes:
-        delays_anew: A request's delay begins when the one before it in the sequence is done, not when it came.
+        restarts_delay: Whether a request's delay begins when its predecessor in the sequence is finished, rather than
+            when the request arrived.
     """
 
-    delays_anew: bool
+    restarts_delay: bool
 
-    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
-        """Decide about an idle instance of which some sequence is ready."""
+    def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
+        """Decide about an idle instance with at least one ready sequence."""
 
 
 class Direct:
-    """A sequence keeps its row: that of slot 3 is always the fourth.
+    """Each slot is a fixed row: the sequence in slot 3 is always the fourth row.
 
-    Slots without a request are filled, so that the rows stay, if the model is told which rows are requests.
+    Slots without a request are padded, to keep the rows in place. This requires that the model has the READY control,
+    which tells requests from padding; without it, the rows move together.
     """
 
-    __slots__ = ("_delay_ns", "_fills", "_slots", "_utilization", "delays_anew")
+    __slots__ = ("_delay_ns", "_pads", "_slots", "_utilization", "restarts_delay")
 
-    def __init__(self, slots: int, *, fills: bool, delay_us: int = 0, minimum_slot_utilization: float = 0.0) -> None:
-        self.delays_anew = False
+    def __init__(self, slots: int, *, pads: bool, delay_us: int = 0, minimum_slot_utilization: float = 0.0) -> None:
+        self.restarts_delay = False
         self._slots = slots
-        self._fills = fills
-        # Without a utilization to reach there is nothing to wait for.
+        self._pads = pads
+        # Without a minimum utilization there is nothing to wait for.
         self._delay_ns = delay_us * 1000 if minimum_slot_utilization > 0 else 0
         self._utilization = minimum_slot_utilization
 
-    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
-        """Take the next request of each slot, once enough slots have one or one has waited for long enough."""
-        slots = [slot.sequence if slot.sequence in host.ready else None for slot in host.slots]
+    def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
+        """Batch the next request of each slot, once enough slots have one or the delay of one has expired."""
+        slots = [slot.sequence if slot.sequence in owner.ready else None for slot in owner.slots]
         ready = [sequence for sequence in slots if sequence is not None]
         wake_ns = min(sequence.queue[0].queued_ns for sequence in ready) + self._delay_ns
         if now_ns < wake_ns and len(ready) / self._slots < self._utilization:
@@ -144,21 +154,23 @@ class Direct:
             sequence if sequence is not None and sequence.queue[0].key in {None, key} else None for sequence in slots
         ]
         last = max(index for index, sequence in enumerate(rows) if sequence is not None)
-        return SequenceBatch(tuple(row for row in rows[: last + 1] if row is not None or self._fills))
+        return SequenceBatch(tuple(row for row in rows[: last + 1] if row is not None or self._pads))
 
 
 class Oldest:
-    """Any sequences of the instance, those first whose request has waited longest, batched dynamically."""
+    """Any ready sequences of the instance, longest ready first, by the rule of the dynamic batcher."""
 
-    __slots__ = ("_rule", "delays_anew")
+    __slots__ = ("_rule", "restarts_delay")
 
     def __init__(self, rule: BatchRule) -> None:
-        self.delays_anew = True
+        self.restarts_delay = True
         self._rule = rule
 
-    def form(self, host: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
-        """Batch the longest ready ones by the rules of the dynamic batcher."""
-        formed = self._rule.form((sequence.queue[0] for sequence in host.ready), now_ns)
-        if not formed.number:
-            return SequenceBatch((), formed.wake_ns)
-        return SequenceBatch(tuple(sequence for sequence, _ in zip(host.ready, range(formed.number), strict=False)))
+    def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
+        """Batch the longest ready sequences."""
+        decision = self._rule.decide((sequence.queue[0] for sequence in owner.ready), now_ns)
+        if not decision.request_count:
+            return SequenceBatch((), decision.wake_ns)
+        return SequenceBatch(
+            tuple(sequence for sequence, _ in zip(owner.ready, range(decision.request_count), strict=False))
+        )

@@ -1,6 +1,7 @@
 """Implicit state: tensors that the server keeps for a sequence between its requests.
 
-A model is given them as inputs, and hands the next ones back among the outputs of its responses.
+The model receives them as inputs, and returns their next values among its outputs (Triton's batcher.md, "Implicit
+State Management").
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ __all__ = ["SequenceState", "StateTensor"]
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor that is kept.
+    """One tensor of the state.
 
     Attributes:
-        output_name: The output that it comes from.
-        initial: The input that it goes to, as a sequence begins with it.
+        output_name: Name of the output that sets it.
+        initial: The input that receives it, with its value at the start of a sequence.
     """
 
     output_name: str
@@ -27,10 +28,10 @@ class StateTensor:
 
 
 class SequenceState:
-    """What is kept of one sequence.
+    """The state of one sequence.
 
     Attributes:
-        inputs: The tensors its next request is given.
+        inputs: Inputs to add to its next request.
     """
 
     __slots__ = ("_positions", "inputs")
@@ -39,11 +40,11 @@ class SequenceState:
         self.inputs = [state.initial for state in states]
         self._positions = {state.output_name: position for position, state in enumerate(states)}
 
-    def keep(self, outputs: Iterable[OutputTensor]) -> None:
-        """Take over the new values of the states; whatever type and shape the model gave them."""
+    def update(self, outputs: Iterable[OutputTensor]) -> None:
+        """Store the new values of the state, with the datatypes and shapes that the model returned."""
         for output in outputs:
             position = self._positions[output.name]
-            # Copied: the bytes may lie in the guest's segment, which has no room to lend for as long as sequences live.
+            # Copied: the data may be borrowed from the guest's segment, which would fill up while sequences last.
             self.inputs[position] = InputTensor(
                 self.inputs[position].name, output.datatype, output.shape, bytes(output.data)
             )
