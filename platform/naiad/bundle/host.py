@@ -21,9 +21,9 @@ import naiad
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest
 from naiad.environments.building.base_interpreter import copy_base, inspect_base
-from naiad.environments.building.collecting import collect
+from naiad.environments.building.collecting import collect_members
 from naiad.environments.building.conda_meta import record_interpreter, write_history
-from naiad.environments.building.pack import describe
+from naiad.environments.building.pack import create_manifest
 from naiad.environments.building.self_contained import packages_folder
 from naiad.environments.bytecode import compile_environment
 from naiad.errors import BundleError
@@ -66,8 +66,8 @@ def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[OutputMember
     _copy_checkout(site)
     compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
     write_history(prefix, base.version)
-    members, _ = collect(prefix, prefix / "bin" / "python")
-    manifest = describe(prefix, members, made_from="directory")
+    members, _ = collect_members(prefix, prefix / "bin" / "python")
+    manifest = create_manifest(prefix, members, made_from="directory")
     return [replace(member, name=f"{HOST_FOLDER}/{member.name}") for member in members], manifest
 
 

@@ -48,7 +48,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["three", "3.x", ">=3.9"])
 def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None:
-    with pytest.raises(OptionError, match=f"'{version}' is no version of Python; give one such as 3.12"):
+    with pytest.raises(OptionError, match=f"'{version}' is not a version of Python; give one such as 3.12"):
         build(_ENVS / "numpy_only", tmp_path / "prefix", python=version)
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,7 @@ from environments.building.channel import make_channel
 from environments.packages import offer_greeter, run_alone
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.building.build import build
-from naiad.environments.building.conda import CondaEnvironmentFile, read_environment_yml
+from naiad.environments.building.conda import EnvironmentYml, read_environment_yml
 from naiad.environments.building.installers import InstallOptions
 from naiad.environments.building.pack import pack
 from naiad.environments.ready_environment import ReadyEnvironment
@@ -31,7 +31,7 @@ def test_an_environment_yml_is_read_with_all_it_says(tmp_path: Path) -> None:
         "name: x\nchannels: [conda-forge, nodefaults, ./channel]\nvariables: {A: 1}\n"
         "dependencies:\n- python=3.12\n- pip\n- pip:\n  - numpy>=1\n  - -r more.txt\n"
     )
-    assert read_environment_yml(_yml(tmp_path, text)) == CondaEnvironmentFile(
+    assert read_environment_yml(_yml(tmp_path, text)) == EnvironmentYml(
         channels=("conda-forge", (tmp_path / "channel").as_uri()),
         specs=("python=3.12",),
         requirements=("numpy>=1", f"-r {tmp_path / 'more.txt'}"),
@@ -42,8 +42,8 @@ def test_an_environment_yml_is_read_with_all_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- python", "is not as conda wants it: no 'dependencies' in it"),
-        ("dependecies: []", "key 'dependecies' is not known; known keys are name, prefix"),
+        ("- python", "is not a valid environment.yml: it has no 'dependencies'"),
+        ("dependecies: []", "unknown key 'dependecies'; known keys are name, prefix"),
         ("dependencies: python", "'dependencies' must be a list"),
         ("dependencies:\n- npm: [x]", "has a part that is neither a package nor a list for 'pip'"),
         ("dependencies: [", "cannot read .*environment.yml"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from environments.packages import offer_greeter, write_recipe
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.building.base_interpreter import wishes
+from naiad.environments.building.base_interpreter import version_preferences
 from naiad.environments.building.build import build
 from naiad.environments.building.lockfiles import (
     Pin,
@@ -20,7 +20,7 @@ from naiad.environments.building.lockfiles import (
 )
 from naiad.environments.building.locking import lock
 from naiad.environments.building.recipe import read_recipe
-from naiad.environments.building.requirements import wanted
+from naiad.environments.building.requirements import requirements_to_install
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 from packaging.specifiers import SpecifierSet
 
@@ -116,8 +116,8 @@ def test_a_lock_joins_what_was_chosen_under_each_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "python", "said"),
     [
-        ("numpy<2\n", "3.9", "was resolved from other requirements than those of the recipe now; write it anew with"),
-        ("numpy\n", "3.8", "not for 3.8; write it for that, too, with `naiad env lock .* --python 3.9 --python 3.8`$"),
+        ("numpy<2\n", "3.9", "does not match the requirements of the recipe; update it with"),
+        ("numpy\n", "3.8", "not for 3.8; add that version with `naiad env lock .* --python 3.9 --python 3.8`$"),
         ("# remark\nnumpy\n\n", "3.9", None),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_lock_for_another_platform_is_refused(tmp_path: Path) -> None:
     folder = write_recipe(tmp_path / "r", "numpy\n")
     text = lock_text(read_recipe(folder), {"3.9": []}).replace(host_platform(), "linux-riscv128")
     file = _file(folder, "requirements.lock", text)
-    with pytest.raises(ConfigError, match=f"is for linux-riscv128, this machine is {host_platform()}; write it anew"):
+    with pytest.raises(ConfigError, match=f"is for linux-riscv128, this machine is {host_platform()}; update it with"):
         require_current(read_recipe(folder), file, "3.9")
 
 
@@ -147,9 +147,9 @@ def test_only_locked_versions_of_python_are_looked_for_the_newest_first(tmp_path
     _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [], "3.10": [], "3.12": []}))
     recipe = read_recipe(folder)
     expected = [SpecifierSet(f"=={minor}.*") for minor in ("3.12", "3.9", "3.10")]
-    assert sorted(map(str, wishes(recipe, None, (3, 10)))) == sorted(map(str, expected))
-    assert str(wishes(recipe, None, (3, 10))[0]) == "==3.12.*"
-    assert str(wishes(recipe, None, (3, 10))[-1]) == "==3.10.*"  # the host's, by the recipe's preference
+    assert sorted(map(str, version_preferences(recipe, None, (3, 10)))) == sorted(map(str, expected))
+    assert str(version_preferences(recipe, None, (3, 10))[0]) == "==3.12.*"
+    assert str(version_preferences(recipe, None, (3, 10))[-1]) == "==3.10.*"  # the host's, by the recipe's preference
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_a_uv_lock_is_followed_from_the_project_on(
         (
             "pylock.toml",
             "packages = [{ name = 'x' }]",
-            "names 'x' without version and digest, as what comes from a folder",
+            "has 'x' without version and digest, as from a folder",
         ),
-        ("pylock.toml", "[x]", "is not as its format wants it: KeyError"),
+        ("pylock.toml", "[x]", "is invalid: KeyError"),
         ("pylock.toml", "x = ", "cannot read .*pylock.toml"),
-        ("uv.lock", "package = 3", "is not as its format wants it: TypeError"),
+        ("uv.lock", "package = 3", "is invalid: TypeError"),
     ],
 )
 def test_a_foreign_lock_that_cannot_be_used_is_told_by_its_file(
@@ -207,11 +207,11 @@ def test_a_foreign_lock_alone_is_a_recipe(tmp_path: Path) -> None:
     _file(tmp_path, "pylock.toml", PYLOCK)
     _file(tmp_path, "env.toml", 'name = "x"\nlock = "pylock.toml"\n')
     recipe = read_recipe(tmp_path)
-    found = wanted(recipe, "3.12.1")
+    found = requirements_to_install(recipe, "3.12.1")
     assert found is not None
     assert found.text == f"numpy==2.2.6 \\\n    --hash=sha256:{_A}\n"
     assert (found.complete, found.hashed, found.named_in) == (True, True, tmp_path / "pylock.toml")
-    with pytest.raises(ConfigError, match=r"pylock.toml is the lock of .* already; the tool that wrote it renews it"):
+    with pytest.raises(ConfigError, match=r"pylock.toml is the lock of .* already; update it with the tool that wrote it"):
         lock(tmp_path)
 
 
@@ -223,12 +223,12 @@ def test_dependencies_of_a_project_are_installed_with_the_extras_that_are_named(
         '[project.optional-dependencies]\nfast = ["orjson"]\nall = ["mine[fast]"]\n',
     )
     _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["fast", "all"]\n')
-    found = wanted(read_recipe(tmp_path), "3.12.1")
+    found = requirements_to_install(read_recipe(tmp_path), "3.12.1")
     assert found is not None
     assert found.text == "numpy>=1\norjson\n"
     _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["slow"]\n')
     with pytest.raises(ConfigError, match="has no extra 'slow'; it has all, fast"):
-        wanted(read_recipe(tmp_path), "3.12.1")
+        requirements_to_install(read_recipe(tmp_path), "3.12.1")
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_a_virtual_environment_whose_python_is_gone_is_refused_with_the_reason(t
     ("made", "output", "said"),
     [
         (False, "out.tar.gz", "there is no such folder"),
-        (True, "out.tar.gz", "it is neither a conda environment nor a venv nor made by `naiad env build`"),
-        (True, "out.rar", "cannot tell the format of .*out.rar by its name; end it in one of .tar.gz, "),
+        (True, "out.tar.gz", "it is neither a conda environment nor a venv nor built by `naiad env build`"),
+        (True, "out.rar", "cannot infer the format of .*out.rar: its name must end with one of .tar.gz, "),
     ],
 )
 def test_what_cannot_be_packed_is_refused(tmp_path: Path, made: bool, output: str, said: str) -> None:
@@ -81,7 +81,7 @@ def test_an_archive_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
 def test_an_archive_that_fails_midway_leaves_nothing_and_says_what_conda_pack_says(tmp_path: Path) -> None:
     environment = _conda_environment(tmp_path / "environment", "bin/gone")
     with pytest.raises(
-        ExecutionEnvironmentError, match=r"(?s)deleted/overwritten.*bin/gone.*anew with `naiad env build`"
+        ExecutionEnvironmentError, match=r"(?s)deleted/overwritten.*bin/gone.*again with `naiad env build`"
     ):
         pack(environment, tmp_path / "out.tar.gz")
     assert [path.name for path in tmp_path.iterdir()] == ["environment"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.base_interpreter import wishes
+from naiad.environments.building.base_interpreter import version_preferences
 from naiad.environments.building.recipe import Preference, Recipe, read_recipe
 from naiad.errors import ConfigError
 
@@ -47,13 +47,13 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
         ("", "name", 'is missing; write for example name = "text_pipeline"'),
         ("name = 3", "name", "must be a string, not 3"),
         ('name = "../up"', "name", "is '../up'; use letters, digits"),
-        ('name = "a"\npython = "3 or so"', "python", "is '3 or so', which is no set of versions"),
+        ('name = "a"\npython = "3 or so"', "python", "is '3 or so', which is not a version specifier"),
         ('name = "a"\nprefer = "oldest"', "prefer", "is 'oldest'; choose one of 'newest', 'host', 'other-than-host'"),
-        ('name = "a"\nrequirement = "r.txt"', "requirement", "is not known; did you mean 'requirements'?"),
-        ('name = "a"\nxyz = 1', "xyz", "is not known; known keys are name, description, python"),
+        ('name = "a"\nrequirement = "r.txt"', "requirement", "is unknown; did you mean 'requirements'?"),
+        ('name = "a"\nxyz = 1', "xyz", "is unknown; known keys are name, description, python"),
         ('name = "a"\nrequirements = "r.txt"', "requirements", "names 'r.txt', but there is no such file in"),
-        ('name = "a"\nrequirements = "/etc/passwd"', "requirements", "only paths inside the recipe's folder"),
-        ('name = "a"\nfiles = ["../other"]', "files", "only paths inside the recipe's folder"),
+        ('name = "a"\nrequirements = "/etc/passwd"', "requirements", "the path must be inside the recipe's folder"),
+        ('name = "a"\nfiles = ["../other"]', "files", "the path must be inside the recipe's folder"),
         ('name = "a"\nfiles = ["missing"]', "files", "names 'missing', but there is no such file or folder in"),
         ('name = "a"\nfiles = [1]', "files", "must be a list of strings"),
         ('name = "a"\nfiles = "one"', "files", "must be a list of strings, not 'one'"),
@@ -94,10 +94,10 @@ def test_the_preference_decides_which_versions_are_looked_for_first(
 ) -> None:
     recipe = _recipe(tmp_path, f'name = "a"\npython = ">=3.9,<3.13"\nprefer = "{prefer}"')
     on_machine = ["3.8.18", "3.9.18", "3.11.7", "3.12.1", "3.13.0"]
-    asked_for = wishes(recipe, asked, host)
+    asked_for = version_preferences(recipe, asked, host)
     assert [version for version in on_machine if version in asked_for[0]] == dearest
 
 
 def test_a_preference_that_cannot_be_met_gives_way(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "a"\npython = ">=3.9"\nprefer = "other-than-host"')
-    assert wishes(recipe, None, (3, 11))[-1] == recipe.python
+    assert version_preferences(recipe, None, (3, 11))[-1] == recipe.python

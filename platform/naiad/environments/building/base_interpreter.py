@@ -1,7 +1,10 @@
-"""What of an interpreter travels: finding its parts and copying them into a prefix of their own.
+"""The base interpreter of a built environment: choosing an installed Python, and copying it into a prefix.
 
-Copied are the executable, the standard library without tests and GUI, C headers, and the libraries out of the
-interpreter's own prefix that any of these need. Never its installed packages: an environment has its own.
+The copy contains the executable, the standard library without tests and GUI, C headers, and the libraries of the
+interpreter's own prefix that these need. Installed packages are not copied: an environment has its own.
+
+Any CPython on the machine can be copied: those of pyenv, uv, conda and Debian. `uv python install` would make copying
+simpler, because its builds are relocatable, but it downloads from GitHub; builds must also work offline.
 """
 
 from __future__ import annotations
@@ -28,10 +31,18 @@ from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, Op
 from naiad.interpreters.discovery import find_interpreter, list_interpreters
 from naiad.interpreters.versions import matches
 
-__all__ = ["BaseInterpreter", "choose", "copy_base", "find_base", "inspect_base", "installed_minors", "wishes"]
+__all__ = [
+    "BaseInterpreter",
+    "choose_base",
+    "copy_base",
+    "find_base",
+    "inspect_base",
+    "installed_minors",
+    "version_preferences",
+]
 
-# Asked of the interpreter itself: where a distribution puts its standard library is its own affair. In a venv these
-# are the paths of the interpreter behind it.
+# Run by the interpreter itself, because distributions put their standard library in different places. In a venv it
+# reports the paths of the interpreter that the venv was created from.
 _QUERY = """
 import json, os, platform, sys, sysconfig
 executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
@@ -50,28 +61,28 @@ print(json.dumps({
 }))
 """
 
-# Prefixes that the system's other programs share: libraries there belong to the machine, not to the interpreter.
+# Prefixes shared with other programs: libraries there belong to the system and are not copied.
 _SYSTEM_PREFIXES = (Path("/"), Path("/usr"))
-# Tests, GUI and installers: half of an installation, of no use to a model.
+# Tests, GUI and installers: half of the size of an installation, and unused by models.
 _LEFT_OUT_FOLDERS = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip"}
 )
 _NESTED_TESTS = frozenset({"tests", "test", "idle_test"})
 _LEFT_OUT_MODULES = ("_test", "_ctypes_test", "_xxtest", "xxlimited", "_tkinter")
-# EXTERNALLY-MANAGED forbids pip; the other two run a distribution's own code in every interpreter.
+# EXTERNALLY-MANAGED makes pip refuse to install; the customize modules run a distribution's code at every start.
 _LEFT_OUT_FILES = frozenset({"EXTERNALLY-MANAGED", "sitecustomize.py", "usercustomize.py", "turtle.py"})
 
 
 @dataclass(frozen=True)
 class BaseInterpreter:
-    """An installed interpreter whose parts can be copied.
+    """An installed interpreter that can be copied.
 
     Attributes:
-        executable: The real file, links resolved.
+        executable: The executable with links resolved.
         version: Full version, `3.12.1`.
-        prefix: Where it is installed.
+        prefix: Folder of the installation.
         stdlib: Folder of the standard library, inside `prefix`.
-        include: Folder of the C headers; it need not exist.
+        include: Folder of the C headers; may be missing.
         cache_tag: Tag of its bytecode files, `cpython-312`.
     """
 
@@ -84,26 +95,26 @@ class BaseInterpreter:
 
     @property
     def minor(self) -> str:
-        """The version's first two numbers, `3.12`."""
+        """Major and minor version, `3.12`."""
         return ".".join(self.version.split(".")[:2])
 
     @property
     def is_system(self) -> bool:
-        """Whether its prefix is shared with the rest of the system."""
+        """Whether its prefix is shared with other programs of the system."""
         return self.prefix in _SYSTEM_PREFIXES
 
 
 def inspect_base(python: Path) -> BaseInterpreter:
-    """Ask an interpreter for its parts; a venv answers for the interpreter behind it.
+    """The parts of an interpreter; for a venv, those of the interpreter it was created from.
 
     Raises:
-        ExecutionEnvironmentError: It does not run, or it cannot be copied; says why.
+        ExecutionEnvironmentError: If it does not run or cannot be copied.
     """
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             [python, "-I", "-S", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=30
         ).stdout
-        facts: dict[str, Any] = json.loads(answer)
+        facts: dict[str, Any] = json.loads(output)
     except subprocess.CalledProcessError as error:
         raise ExecutionEnvironmentError(f"{python} does not work: {error.stderr.strip()[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
@@ -121,11 +132,11 @@ def inspect_base(python: Path) -> BaseInterpreter:
 
 
 def copy_base(base: BaseInterpreter, prefix: Path) -> None:
-    """Copy an interpreter into the existing folder `prefix`, where it runs without the original.
+    """Copy an interpreter into the existing folder *prefix*; the copy runs without the original.
 
     Raises:
-        ExecutionEnvironmentError: A file's library path has no room for a relative one.
-        OSError: A file cannot be copied.
+        ExecutionEnvironmentError: If the library path in a file has no room for a relative one.
+        OSError: If a file cannot be copied.
     """
     executables = prefix / "bin"
     executables.mkdir()
@@ -150,11 +161,11 @@ def _require_copyable(base: BaseInterpreter, facts: dict[str, Any]) -> None:
     if not (base.stdlib / "os.py").is_file():
         raise ExecutionEnvironmentError(f"{where}: its standard library is not in {base.stdlib} as files")
     if not base.stdlib.is_relative_to(base.prefix):
-        raise ExecutionEnvironmentError(f"{where}: its standard library {base.stdlib} lies outside {base.prefix}")
+        raise ExecutionEnvironmentError(f"{where}: its standard library {base.stdlib} is outside {base.prefix}")
     for extensions in facts["extensions"]:
         if not Path(extensions).resolve().is_relative_to(base.stdlib):
             raise ExecutionEnvironmentError(
-                f"{where}: its extension modules {extensions} lie outside its standard library {base.stdlib}"
+                f"{where}: its extension modules {extensions} are outside its standard library {base.stdlib}"
             )
 
 
@@ -162,7 +173,7 @@ def _copy_stdlib(base: BaseInterpreter, target: Path) -> None:
     def left_out(folder: str, names: list[str]) -> set[str]:
         return {name for name in names if _is_left_out(Path(folder), name, top=Path(folder) == base.stdlib)}
 
-    # Links are followed: a distribution's links into /etc or /usr/share lead nowhere on another machine.
+    # Links are followed: a distribution's links into /etc or /usr/share would dangle on another machine.
     shutil.copytree(base.stdlib, target, ignore=left_out, ignore_dangling_symlinks=True)
     _copy_bytecode(base, target)
 
@@ -178,11 +189,11 @@ def _is_left_out(folder: Path, name: str, *, top: bool) -> bool:
 
 
 def _copy_bytecode(base: BaseInterpreter, target: Path) -> None:
-    """Bring along what the original has compiled, so that only the rest needs compiling.
+    """Copy existing bytecode, so that only the rest must be compiled.
 
-    Copies keep their times, so bytecode stays valid. Optimised variants (-O, -OO) double the size for nothing.
+    Copies keep their mtimes, so bytecode stays valid. Optimised variants (-O, -OO) are left out: guests never use them.
     """
-    for folder, _, names in os.walk(target):  # the copy: the original may hold thousands of packages besides
+    for folder, _, names in os.walk(target):  # walks the copy, because the original may contain thousands of packages
         bytecode = base.stdlib / os.path.relpath(folder, target) / "__pycache__"
         present = {path.name for path in bytecode.iterdir()} if bytecode.is_dir() else set()
         found = present & {f"{name[:-3]}.{base.cache_tag}.pyc" for name in names if name.endswith(".py")}
@@ -194,7 +205,7 @@ def _copy_bytecode(base: BaseInterpreter, target: Path) -> None:
 
 
 def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:
-    """Copy the libraries of the interpreter's own prefix that it and its modules need, and what those need."""
+    """Copy the libraries that the interpreter and its modules need from its own prefix, with their dependencies."""
     if base.is_system:
         return
     waiting = [path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -211,28 +222,28 @@ def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:
 
 
 def _build_settings(prefix: Path) -> Iterator[Path]:
-    """The files by which `sysconfig` and compilers of packages learn where Python lies."""
+    """The files that tell `sysconfig` and builds of packages where Python is installed."""
     for pattern in ("_sysconfigdata*.py", "_sysconfig_vars*.json", "config-*/Makefile", "config-*/python-config.py"):
         yield from prefix.glob(f"lib*/python*/{pattern}")
 
 
-def choose(recipe: Recipe, python: str | None) -> Path:
-    """The interpreter to copy: the one asked for, or the newest of those the recipe takes, by its preference.
+def choose_base(recipe: Recipe, python: str | None) -> Path:
+    """The interpreter to copy: the requested one, or the newest that the recipe accepts, by its preference.
 
     Raises:
-        InterpreterNotFoundError: There is none.
-        OptionError: What is asked for is no version.
+        InterpreterNotFoundError: If the machine has no suitable one.
+        OptionError: If *python* is neither a version nor a path.
     """
     if python is not None and "/" in python:
         return Path(python)
-    return find_base(recipe, *wishes(recipe, python, sys.version_info[:2]))
+    return find_base(recipe, *version_preferences(recipe, python, sys.version_info[:2]))
 
 
 def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
-    """The newest interpreter of the first of several sets of versions that the machine has one of.
+    """The newest interpreter in the first set of versions that the machine has.
 
     Raises:
-        InterpreterNotFoundError: There is none of any.
+        InterpreterNotFoundError: If the machine has none of any set.
     """
     last = InterpreterNotFoundError("no version is left to look for")
     for versions in wanted:
@@ -244,34 +255,34 @@ def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
 
 
 def installed_minors(versions: SpecifierSet) -> list[str]:
-    """Which of these versions are on the machine, `3.12`; one at least.
+    """The minor versions on the machine among these versions, such as `3.12`; at least one.
 
     Raises:
-        InterpreterNotFoundError: There is none.
+        InterpreterNotFoundError: If there is none.
     """
     found = {one.version for one in list_interpreters(_cache()) if matches(versions, one.version)}
     if not found:
-        find_interpreter(versions, _cache(), need_numpy=False)  # says what was looked at
+        find_interpreter(versions, _cache(), need_numpy=False)  # raises an error that lists the searched places
     return [f"{major}.{minor}" for major, minor in sorted({version[:2] for version in found})]
 
 
-def wishes(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
-    """Sets of versions to look for, the dearest first."""
+def version_preferences(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
+    """Sets of versions to search for, most preferred first."""
     if python is not None:
         return [_exactly(python)]
-    known = _locked(recipe)
+    locked = _locked_versions(recipe)
     if recipe.prefer is Preference.NEWEST:
-        return known or [recipe.python]
+        return locked or [recipe.python]
     own = SpecifierSet(f"=={host[0]}.{host[1]}.*")
-    if known:
-        first = [one for one in known if (one == own) == (recipe.prefer is Preference.HOST)]
-        return [*first, *(one for one in known if one not in first)]
+    if locked:
+        first = [one for one in locked if (one == own) == (recipe.prefer is Preference.HOST)]
+        return [*first, *(one for one in locked if one not in first)]
     sign = "==" if recipe.prefer is Preference.HOST else "!="
     return [recipe.python & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), recipe.python]
 
 
-def _locked(recipe: Recipe) -> list[SpecifierSet]:
-    """Each version that our lock holds for, the newest first: others would only be refused."""
+def _locked_versions(recipe: Recipe) -> list[SpecifierSet]:
+    """The versions that `requirements.lock` is valid for, newest first: the build would reject others."""
     if recipe.lock is None or recipe.lock.name != LOCK_FILE:
         return []
     minors = [tuple(map(int, minor.split("."))) for minor in read_head(recipe.lock).pythons]
@@ -283,10 +294,10 @@ def _exactly(version: str) -> SpecifierSet:
         return SpecifierSet(f"=={version}" if re.fullmatch(r"\d+\.\d+\.\d+.*", version) else f"=={version}.*")
     except InvalidSpecifier:
         raise OptionError(
-            f"'{version}' is no version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
+            f"'{version}' is not a version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
         ) from None
 
 
 def _cache() -> Path:
-    # The default store's own, so that what serving has asked is known here.
+    # The cache of the default store, which the server fills too.
     return find_store("", os.environ).path / "interpreters"

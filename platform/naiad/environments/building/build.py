@@ -1,6 +1,12 @@
-"""Building an environment from a recipe: a whole interpreter with packages, which runs wherever it is put.
+"""Building an environment from a recipe: a copied interpreter with packages, which runs in any folder.
 
-The order matters: the interpreter is copied and compiled, then recorded for conda-pack, then packages come in.
+The order of steps matters:
+
+1. Copy the interpreter and check that the copy runs, before any download.
+2. Compile the standard library, and record the files as a conda package, so that conda-pack accepts the prefix.
+3. Install packages, make their library paths relative, and compile them.
+4. Copy the recipe, check glibc and the interpreter again.
+5. Write conda's history, which marks the environment as complete. An interrupted build has none.
 """
 
 from __future__ import annotations
@@ -15,14 +21,14 @@ from pathlib import Path
 from packaging.version import Version
 
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.building.base_interpreter import BaseInterpreter, choose, copy_base, inspect_base
+from naiad.environments.building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
 from naiad.environments.building.conda import build_conda
 from naiad.environments.building.conda_meta import record_interpreter, write_history
 from naiad.environments.building.elf import newest_glibc
-from naiad.environments.building.installers import InstallOptions, download, install
+from naiad.environments.building.installers import InstallOptions, download_wheels, install
 from naiad.environments.building.recipe import Recipe, copy_recipe, read_recipe
 from naiad.environments.building.relocation import relocate_binaries
-from naiad.environments.building.requirements import Requirements, wanted
+from naiad.environments.building.requirements import Requirements, requirements_to_install
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.progress import LogReporter, ProgressReporter
@@ -34,14 +40,14 @@ __all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """A prefix that was built.
+    """The result of a build.
 
     Attributes:
-        prefix: Where it lies; it may be packed, or copied to another machine as it is.
+        prefix: Folder of the environment. It can be packed, or copied to another machine.
         python: Its interpreter.
-        version: Full version of that interpreter.
-        base: The interpreter it was copied from, which is no longer needed; its own, where conda brought it.
-        packages: Name and version of everything installed in it.
+        version: Full version of the interpreter.
+        base: The interpreter it was copied from, which is no longer needed; its own if conda installed it.
+        packages: Names and versions of the installed packages.
     """
 
     prefix: Path
@@ -52,10 +58,10 @@ class BuiltEnvironment:
 
 
 @dataclass(frozen=True)
-class _Installing:
-    """What is to be installed, and how."""
+class _InstallPlan:
+    """The requirements to install, and how."""
 
-    wanted: Requirements | None
+    requirements: Requirements | None
     options: InstallOptions
     progress: Callable[[str], None]
     reporter: ProgressReporter
@@ -74,16 +80,16 @@ def build(
 
     Args:
         recipe_dir: Folder of the recipe.
-        output_prefix: Folder to build in; must not exist yet, or be empty.
-        python: A version (`3.12`, `3.12.1`) or the path of an interpreter, instead of what the recipe asks for.
-        options: Where packages come from, and which installer fetches them.
+        output_prefix: Folder to build in; must be missing or empty.
+        python: A version (`3.12`, `3.12.1`) or the path of an interpreter; overrides the recipe.
+        options: Sources of packages and the installer.
         progress: Called with a line for each step.
-        reporter: Told how far downloads are; the log if None.
+        reporter: Receives progress events of downloads; the log if None.
 
     Raises:
-        ConfigError: The recipe is wrong, or its lock is not for this.
-        InterpreterNotFoundError: No suitable interpreter is on this machine.
-        ExecutionEnvironmentError: It could not be built; nothing is left of it.
+        ConfigError: If the recipe is invalid, or its lock does not match.
+        InterpreterNotFoundError: If the machine has no suitable interpreter.
+        ExecutionEnvironmentError: If the build fails; all created files are removed.
     """
     recipe = read_recipe(recipe_dir)
     prefix = output_prefix.resolve()
@@ -93,7 +99,7 @@ def build(
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
-        return _built_in(prefix, *make())
+        return _describe_build(prefix, *make())
     except OSError as error:
         _remove(prefix, created)
         raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
@@ -110,14 +116,14 @@ def _prepared(
     progress: Callable[[str], None],
     reporter: ProgressReporter,
 ) -> Callable[[], tuple[Path, BaseInterpreter]]:
-    """What makes the environment, once everything is checked that can be before anything is made."""
+    """Check everything that needs no files, and return the function that builds."""
     if recipe.conda is not None:
         return partial(
             build_conda, recipe, prefix, python=python, options=options, progress=progress, reporter=reporter
         )
-    base = inspect_base(choose(recipe, python))
-    # A lock that is for another version is told here.
-    installing = _Installing(wanted(recipe, base.version), options, progress, reporter)
+    base = inspect_base(choose_base(recipe, python))
+    # Raises if the lock is for another version.
+    installing = _InstallPlan(requirements_to_install(recipe, base.version), options, progress, reporter)
     return partial(_build_in, recipe, base, prefix, installing)
 
 
@@ -129,45 +135,45 @@ def fetch_wheels(
     progress: Callable[[str], None] = lambda _: None,
     reporter: ProgressReporter | None = None,
 ) -> str:
-    """Fetch what building a recipe would install; the version of Python that it is for.
+    """Download the wheels that building a recipe would install; returns the version of Python they are for.
 
     Raises:
-        ConfigError: The recipe is wrong, or it installs no wheels.
-        InterpreterNotFoundError: No suitable interpreter is on this machine.
-        ExecutionEnvironmentError: A package could not be fetched.
+        ConfigError: If the recipe is invalid or installs no wheels.
+        InterpreterNotFoundError: If the machine has no suitable interpreter.
+        ExecutionEnvironmentError: If a package cannot be downloaded.
     """
     recipe = read_recipe(recipe_dir)
-    base = inspect_base(choose(recipe, python))
-    packages = wanted(recipe, base.version)
+    base = inspect_base(choose_base(recipe, python))
+    packages = requirements_to_install(recipe, base.version)
     if packages is None:
         raise ConfigError(f"nothing to fetch for '{recipe.name}': {recipe.folder} names no requirements")
     folder.mkdir(parents=True, exist_ok=True)
-    download(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
+    download_wheels(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
     return base.version
 
 
 def _build_in(
-    recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _Installing
+    recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _InstallPlan
 ) -> tuple[Path, BaseInterpreter]:
     progress = installing.progress
     python = prefix / "bin" / f"python{base.minor}"
     progress(f"copying Python {base.version} from {base.prefix}")
     copy_base(base, prefix)
-    # Before the long part: an interpreter that cannot be copied should not cost a download first.
-    _require_hermetic(python, prefix, base)
+    # Checked early: an interpreter that cannot be copied should fail before any download.
+    _require_self_contained(python, prefix, base)
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
-    if installing.wanted is not None:
-        progress(f"installing {installing.wanted.named_in}")
-        install(recipe.name, installing.wanted, base, python, installing.options, progress, installing.reporter)
+    if installing.requirements is not None:
+        progress(f"installing {installing.requirements.named_in}")
+        install(recipe.name, installing.requirements, base, python, installing.options, progress, installing.reporter)
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
         compile_environment(python, prefix, base.cache_tag)
     copy_recipe(recipe, prefix)
     _require_glibc(recipe, prefix)
     progress("checking that it runs by itself")
-    _require_hermetic(python, prefix, base)
-    # Last: a build that was killed midway must not look like an environment.
+    _require_self_contained(python, prefix, base)
+    # Last: a build that was killed midway must not look complete.
     write_history(prefix, base.version)
     return python, base
 
@@ -181,7 +187,7 @@ def _require_platform(recipe: Recipe) -> None:
 
 
 def _require_glibc(recipe: Recipe, prefix: Path) -> None:
-    """Refuse what would not start on the oldest system that the recipe is for."""
+    """Reject compiled files that need a newer glibc than the recipe allows."""
     if not recipe.glibc:
         return
     for path in sorted(path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()):
@@ -194,8 +200,8 @@ def _require_glibc(recipe: Recipe, prefix: Path) -> None:
             )
 
 
-def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None:
-    """Refuse a copy that still lives off the original: it would fail, or run other code, on the next machine."""
+def _require_self_contained(python: Path, prefix: Path, base: BaseInterpreter) -> None:
+    """Reject a copy that still uses files of the original, because they are missing on other machines."""
     refusal = f"the Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix}"
     advice = "use another interpreter of that version, such as one of pyenv or uv"
     try:
@@ -211,7 +217,7 @@ def _require_hermetic(python: Path, prefix: Path, base: BaseInterpreter) -> None
 
 
 def _reason(error: OSError) -> str:
-    """What went wrong with files; the first of many where a whole folder could not be copied."""
+    """The cause of a file error; the first one if copying a folder failed in several files."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         return str(error.args[0][0][-1])
     return str(error)
@@ -227,7 +233,7 @@ def _require_free(prefix: Path) -> None:
 
 
 def _remove(prefix: Path, created: list[Path]) -> None:
-    """Leave of a failed build what was there before it: nothing, or an empty folder."""
+    """Remove everything a failed build created."""
     for child in prefix.iterdir() if prefix.is_dir() else ():
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child, ignore_errors=True)
@@ -239,12 +245,12 @@ def _remove(prefix: Path, created: list[Path]) -> None:
 
 
 def _missing_folders(prefix: Path) -> list[Path]:
-    """The folders that building creates, innermost first: `prefix` and its parents as far as they are missing."""
+    """The folders that the build will create, innermost first: *prefix* and its missing parents."""
     return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]
 
 
-def _built_in(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
-    """What was built in a prefix, as it is now."""
+def _describe_build(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
+    """Describe a built prefix."""
     has_conda = base.prefix == prefix
     packages = tuple((one.name, one.version) for one in list_packages(prefix) if has_conda or one.source == "python")
     return BuiltEnvironment(prefix, python, base.version, base.executable, packages)

@@ -1,8 +1,13 @@
-"""What goes into an archive of an environment: what conda-pack puts into its own, made independent of place and time.
+"""Collecting the members for an archive of an environment, independent of its folder and of the time.
 
-conda-pack decides which files belong to it and in which of them `conda-unpack` writes the new prefix. What it would
-write is taken from it one by one, and the parts that differ from one folder or day to the next are replaced: the old
-prefix in texts, first lines of scripts, times in bytecode and records.
+conda-pack decides which files belong to the archive, and in which of them `conda-unpack` must write the new prefix. Its
+`Packer` receives a collector instead of an archive. The collected members are then normalized, so that equal
+environments give equal archives:
+
+- text files with the prefix get a fixed placeholder instead;
+- scripts get a first line that finds the interpreter beside them;
+- records lose digests, sizes, dates and commands that depend on the folder or the time;
+- bytecode gets the fixed time of its source member, and is recompiled if it contains the prefix.
 """
 
 from __future__ import annotations
@@ -24,134 +29,136 @@ from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad.environments.bytecode import HEADER, CompileJob, compile_files
 from naiad.environments.installed_packages import normalize_record
 
-__all__ = ["PLACEHOLDER", "collect"]
+__all__ = ["PLACEHOLDER", "collect_members"]
 
 PLACEHOLDER = "/opt/naiad/the-folder-of-this-environment"
-"""What stands in packed texts where the environment's folder stood; `bin/conda-unpack` writes the new one there."""
+"""Placeholder for the environment's folder in packed text files; `bin/conda-unpack` replaces it."""
 
-# What conda-pack writes itself lies in temporary files that are gone a moment later.
+# Files that conda-pack writes itself. They are temporary, so their content must be read at once.
 _WRITTEN = frozenset({"bin/conda-unpack", "bin/conda_unpack_progress.py"})
 _HISTORY = "conda-meta/history"
 _MADE_HERE = frozenset({"unix_python_entry_point", "pyc_file"})
 _LARGEST_SCRIPT = 1 << 20
-# The second is what pip, uv and rattler write where the path is long or has a space: the shell reads the first line as
-# a command, Python as part of a text.
+# First lines of scripts. The third form is written by pip, uv and rattler if the path is long or contains a space: the
+# shell runs the line as a command, and Python reads it as part of a string.
 _SCRIPT = (
     rb"#!(?:PREFIX/bin/(?P<direct>python[\d.]*)|/usr/bin/env (?P<found>python[\d.]*)"
     rb"|/bin/sh\n'''exec' [\"']?PREFIX/bin/(?P<shell>python[\d.]*)[\"']? \"\$0\" \"\$@\"(?:\n' '''| #'''))[ \t]*\n"
 )
-# For the shell a command that starts the interpreter on this very file, for Python a text that nobody reads.
+# The same form with a relative path: the shell starts the interpreter beside the script, Python reads a string.
 _START = b"""#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/%s" "$0" "$@"
 ' '''
 """
 
 
-def collect(prefix: Path, python: Path) -> tuple[list[OutputMember], tuple[str, ...]]:
-    """The members for an archive of a conda environment, in order of their names, and what conda-pack warned of.
+def collect_members(prefix: Path, python: Path) -> tuple[list[OutputMember], tuple[str, ...]]:
+    """The members for an archive of a conda environment, sorted by name, and the warnings of conda-pack.
 
     Raises:
-        conda_pack.CondaPackException: It cannot be packed.
-        KeyError, TypeError, ValueError: A record in it is broken.
-        OSError: A file cannot be read.
+        conda_pack.CondaPackException: If the environment cannot be packed.
+        KeyError, TypeError, ValueError: If a record in it is invalid.
+        OSError: If a file cannot be read.
     """
-    sink = _Sink()
+    collector = _MemberCollector()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         environment = conda_pack.CondaEnv.from_prefix(str(prefix))
-    packer = Packer(str(prefix), sink)
+    packer = Packer(str(prefix), collector)
     for file in sorted(environment.files, key=lambda file: file.target):
         packer.add(file)
-    _settle_scripts(sink, prefix)
-    packer.prefixes = [record for record in packer.prefixes if _settle(sink, prefix, *record)]
+    _normalize_scripts(collector, prefix)
+    packer.prefixes = [record for record in packer.prefixes if _insert_placeholder(collector, prefix, *record)]
     packer.prefixes = [
         (target, PLACEHOLDER if placeholder == str(prefix) else placeholder, mode)
         for target, placeholder, mode in packer.prefixes
     ]
     packer.finish()
-    _settle_records(sink, prefix)
-    _settle_bytecode(sink, prefix, python)
-    said = tuple(str(one.message) for one in caught if issubclass(one.category, UserWarning))
-    return [sink.members[name] for name in sorted(sink.members)], said
+    _normalize_records(collector, prefix)
+    _normalize_bytecode(collector, prefix, python)
+    messages = tuple(str(one.message) for one in caught if issubclass(one.category, UserWarning))
+    return [collector.members[name] for name in sorted(collector.members)], messages
 
 
-class _Sink:
-    """Stands where conda-pack expects an archive, and remembers what is added."""
+class _MemberCollector:
+    """Implements the archive interface of conda-pack, and keeps the members in memory."""
 
     def __init__(self) -> None:
         self.members: dict[str, OutputMember] = {}
 
     def add(self, source: str, target: str) -> None:
-        """Take a file or a link as it is."""
+        """Add a file or link unchanged."""
         facts = os.lstat(source)
         if stat.S_ISLNK(facts.st_mode):
             self.members[target] = OutputMember(name=target, link=os.readlink(source))  # noqa: PTH115 - as it is written
         elif stat.S_ISREG(facts.st_mode):
             data = Path(source).read_bytes() if target in _WRITTEN else None
-            self._take(target, facts, source=None if data is not None else Path(source), data=data)
+            self._add_file(target, facts, source=None if data is not None else Path(source), data=data)
 
     def add_bytes(self, source: str, content: bytes, target: str) -> None:
-        """Take a file with what became of its content: often nothing."""
+        """Add a file with rewritten content, which is often unchanged."""
         path = Path(source)
         if path.read_bytes() == content:
-            self._take(target, path.stat(), source=path)
+            self._add_file(target, path.stat(), source=path)
         else:
-            self._take(target, path.stat(), data=content)
+            self._add_file(target, path.stat(), data=content)
 
-    def _take(
+    def _add_file(
         self, target: str, facts: os.stat_result, *, source: Path | None = None, data: bytes | None = None
     ) -> None:
         executable = bool(facts.st_mode & 0o111)
         self.members[target] = OutputMember(name=target, source=source, data=data, executable=executable)
 
 
-def _settle(sink: _Sink, prefix: Path, target: str, placeholder: str, mode: str) -> bool:
-    """Put the placeholder into a text; whether `conda-unpack` has to look at the file at all.
+def _insert_placeholder(collector: _MemberCollector, prefix: Path, target: str, placeholder: str, mode: str) -> bool:
+    """Replace the prefix in a text file by the placeholder; returns whether `conda-unpack` must process the file.
 
-    conda-pack has it look through every text that no package of conda owns, and most hold no prefix.
+    conda-pack lists every text file that no conda package owns, thousands in total; most do not contain the prefix.
     """
-    member = sink.members[target]
+    member = collector.members[target]
     if mode != "text" or placeholder != str(prefix) or member.link is not None:
         return True
     data = member.read()
     if os.fsencode(prefix) not in data:
         return False
-    sink.members[target] = replace(member, data=data.replace(os.fsencode(prefix), PLACEHOLDER.encode()), source=None)
+    collector.members[target] = replace(
+        member, data=data.replace(os.fsencode(prefix), PLACEHOLDER.encode()), source=None
+    )
     return True
 
 
-def _settle_scripts(sink: _Sink, prefix: Path) -> None:
-    """Let scripts find the interpreter beside them, wherever that is: no path, and nothing to rewrite later.
+def _normalize_scripts(collector: _MemberCollector, prefix: Path) -> None:
+    """Make scripts find the interpreter in their own folder, so that unpacking need not rewrite them.
 
-    Installers write the interpreter's path, in one of two ways by its length; conda-pack makes one of them
-    `#!/usr/bin/env python`, which runs the right one only while the environment is switched on.
+    Installers write the absolute path of the interpreter, in a form that depends on its length. conda-pack changes one
+    form to `#!/usr/bin/env python`, which finds the right interpreter only in an activated environment.
     """
     own = re.compile(_SCRIPT.replace(b"PREFIX", re.escape(os.fsencode(prefix))))
-    for name, member in list(sink.members.items()):
+    for name, member in list(collector.members.items()):
         if not name.startswith("bin/") or member.link is not None or not member.executable:
             continue
         if member.size < _LARGEST_SCRIPT and (match := own.match(data := member.read())):
             interpreter = match["direct"] or match["found"] or match["shell"]
             text = _START % interpreter + data[match.end() :]
-            sink.members[name] = replace(member, data=text, source=None)
+            collector.members[name] = replace(member, data=text, source=None)
 
 
-def _settle_records(sink: _Sink, prefix: Path) -> None:
-    for name, member in list(sink.members.items()):
+def _normalize_records(collector: _MemberCollector, prefix: Path) -> None:
+    for name, member in list(collector.members.items()):
         if member.link is not None:
             continue
         if name == _HISTORY:
-            sink.members[name] = replace(member, data=_history(sink), source=None)
+            collector.members[name] = replace(member, data=_history(collector), source=None)
         elif name.endswith(".dist-info/RECORD"):
             text = normalize_record(member.read().decode("utf-8", "surrogateescape"))
-            sink.members[name] = replace(member, data=text.encode("utf-8", "surrogateescape"), source=None)
+            collector.members[name] = replace(member, data=text.encode("utf-8", "surrogateescape"), source=None)
         elif name.startswith("conda-meta/") or name == "info/paths.json":
             data = _without_results(member.read()).replace(os.fsencode(prefix), PLACEHOLDER.encode())
-            sink.members[name] = replace(member, data=data, source=None)
+            collector.members[name] = replace(member, data=data, source=None)
 
 
 def _without_results(record: bytes) -> bytes:
-    """A record of conda without digests and sizes of what it wrote: files that hold the prefix."""
+    """A conda record without digests and sizes of files that contain the prefix."""
     try:
         value = json.loads(record)
         for path in value["paths_data"]["paths"]:
@@ -163,36 +170,36 @@ def _without_results(record: bytes) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True).encode()
 
 
-def _history(sink: _Sink) -> bytes:
-    """Conda's history without the days and the commands: what is in the environment."""
-    records = sorted(Path(name).stem for name in sink.members if Path(name).match("conda-meta/*.json"))
+def _history(collector: _MemberCollector) -> bytes:
+    """Conda's history reduced to the installed packages, without dates and commands."""
+    records = sorted(Path(name).stem for name in collector.members if Path(name).match("conda-meta/*.json"))
     lines = ["==> 1980-01-01 00:00:00 <==", "# cmd: naiad env pack", *(f"+{record}" for record in records)]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _settle_bytecode(sink: _Sink, prefix: Path, python: Path) -> None:
-    """Bytecode holds its source's time, which every member has in common now, and may hold the prefix."""
+def _normalize_bytecode(collector: _MemberCollector, prefix: Path, python: Path) -> None:
+    """Give bytecode the fixed mtime of its source member, and recompile it if it contains the prefix."""
     with tempfile.TemporaryDirectory(prefix="naiad-bytecode-") as folder:
-        jobs = list(_bytecode_with_prefix(sink, prefix, Path(folder)))
+        jobs = list(_bytecode_with_prefix(collector, prefix, Path(folder)))
         compile_files(python, jobs)
-        anew = {job.target.relative_to(folder).as_posix(): job.target for job in jobs if job.target.exists()}
-        for name, member in list(sink.members.items()):
-            source = sink.members.get(_source_of(name)) if name.endswith(".pyc") else None
+        recompiled = {job.target.relative_to(folder).as_posix(): job.target for job in jobs if job.target.exists()}
+        for name, member in list(collector.members.items()):
+            source = collector.members.get(_source_of(name)) if name.endswith(".pyc") else None
             if source is None or member.link is not None:
                 continue
             if source.source is None:
-                # The source will be another one once its prefix is written: the store compiles it then.
-                del sink.members[name]
+                # `conda-unpack` will change the source, which makes bytecode stale. The store compiles it then.
+                del collector.members[name]
             else:
-                data = anew[name].read_bytes() if name in anew else member.read()
-                sink.members[name] = replace(member, data=_with_time(data, source.source), source=None)
+                data = recompiled[name].read_bytes() if name in recompiled else member.read()
+                collector.members[name] = replace(member, data=_with_time(data, source.source), source=None)
 
 
-def _bytecode_with_prefix(sink: _Sink, prefix: Path, folder: Path) -> Iterator[CompileJob]:
-    for name, member in sink.members.items():
+def _bytecode_with_prefix(collector: _MemberCollector, prefix: Path, folder: Path) -> Iterator[CompileJob]:
+    for name, member in collector.members.items():
         if not name.endswith(".pyc") or member.link is not None:
             continue
-        source = sink.members.get(_source_of(name))
+        source = collector.members.get(_source_of(name))
         if source is not None and source.source is not None and os.fsencode(prefix) in member.read():
             yield CompileJob(source.source, folder / name, source.name)
 
@@ -205,7 +212,7 @@ def _source_of(bytecode: str) -> str:
 
 
 def _with_time(data: bytes, source: Path) -> bytes:
-    """Bytecode that was good for its source until now, made so for the source with the time of the archive."""
+    """Bytecode with the mtime that its source has in the archive; unchanged if it was stale before."""
     if len(data) < HEADER.size:
         return data
     magic, flags, mtime, size = HEADER.unpack_from(data)

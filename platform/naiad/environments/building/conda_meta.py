@@ -1,8 +1,8 @@
-"""The record that makes a built prefix a conda environment in conda-pack's eyes.
+"""Writing the records that conda-pack requires of a conda environment.
 
-conda-pack copies files that a record names as they are, and looks through all others for the prefix, to have
-`conda-unpack` rewrite them one by one at their destination. Recording the interpreter keeps that list short, and
-keeps its bytecode: bytecode beside a recorded source is left out of the archive unless it is recorded too.
+conda-pack copies files of recorded packages unchanged. It searches all other files for the prefix, and lists them for
+`conda-unpack` to rewrite after unpacking. Recording the interpreter's files keeps that list short. It also keeps their
+bytecode: conda-pack leaves out bytecode beside a recorded source unless the bytecode is recorded too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-
 
 
 def record_interpreter(prefix: Path, version: str) -> int:
-    """Record every file now in `prefix` as conda's package `python`; how many files.
+    """Record every file in *prefix* as conda's package `python`; returns the number of files.
 
-    Files that come later (what pip installs) stay unrecorded, as in any conda environment.
+    Files added later, such as those of pip, stay unrecorded, as in any conda environment.
     """
     entries = [_entry(prefix, path) for path in _paths(prefix)]
-    # conda-pack looks for a package's list in `<link.source>/info/` and takes the files from `link.source`. A package
-    # cache would hold all of them twice; the prefix itself serves as well.
+    # conda-pack reads a package's file list in `<link.source>/info/` and its files below `link.source`, normally a
+    # package cache. The prefix itself works too, and avoids a second copy of all files.
     entries.append({"_path": "info/paths.json", "path_type": "hardlink"})
     paths = {"paths_version": 1, "paths": entries}
     _write(prefix / "info" / "paths.json", paths)
@@ -54,7 +54,7 @@ def record_interpreter(prefix: Path, version: str) -> int:
 
 
 def write_history(prefix: Path, version: str) -> None:
-    """Mark a prefix as whole: conda keeps a history in every environment, and nothing without one is packed."""
+    """Mark a prefix as complete: conda-pack requires a history in every environment."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     build = f"python-{version}-0"
     text = f"==> {now} <==\n# cmd: naiad env build\n+{CHANNEL}::{build}\n# update specs: ['python={version}']\n"

@@ -1,7 +1,8 @@
-"""Reading and shortening the search path for libraries inside ELF files, without patchelf.
+"""Reading ELF files: needed libraries, library search paths, and required versions of symbols; changing search paths.
 
-Only 64-bit little-endian files, which is every Linux that CPython wheels are published for. A search path is changed
-in place in the string table, so it can become shorter but never longer: nothing in the file moves.
+Supports 64-bit little-endian files, which covers every Linux platform with published CPython wheels. A search path is
+overwritten in the string table, without patchelf. It can become shorter but never longer, because nothing in the file
+moves.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
 
 @dataclass(frozen=True)
 class DynamicSection:
-    """What an ELF file asks of the dynamic loader.
+    """The dynamic section of an ELF file.
 
     Attributes:
-        needed: Names of the libraries it needs.
-        search_path: Its RUNPATH, or RPATH where it has no RUNPATH; empty where it has neither.
-        search_path_offset: Where in the file that text begins; 0 where there is none.
+        needed: Names of the needed libraries.
+        search_path: RUNPATH, or RPATH without a RUNPATH; empty without either.
+        search_path_offset: Offset of the search path in the file; 0 without one.
     """
 
     needed: tuple[str, ...]
@@ -48,17 +49,17 @@ class DynamicSection:
 
 
 def read_dynamic_section(path: Path) -> DynamicSection | None:
-    """The dynamic section of a file; None where it is no ELF file of this kind or is linked statically."""
+    """The dynamic section of a file; None if it is not a 64-bit little-endian ELF file, or is linked statically."""
     data = _elf(path)
     try:
         return _parse(data) if data is not None else None
     except (struct.error, ValueError):
-        # Debug companions keep the headers of a file and leave its contents out.
+        # Separate debug files keep the headers of the original, but not the contents.
         return None
 
 
 def read_dynamic_values(path: Path) -> tuple[bytes, dict[int, int], Callable[[int], int | None]] | None:
-    """A file's bytes, the first value of each tag of its dynamic section, and what finds an address in the bytes."""
+    """Bytes of a file, first value of each dynamic tag, and a function from addresses to file offsets."""
     data = _elf(path)
     try:
         loads, dynamic = _segments(data) if data is not None else ([], None)
@@ -71,10 +72,10 @@ def read_dynamic_values(path: Path) -> tuple[bytes, dict[int, int], Callable[[in
 
 
 def overwrite_search_path(path: Path, section: DynamicSection, new: str) -> None:
-    """Put `new` in the place of a file's search path.
+    """Overwrite the search path of a file with *new*.
 
     Raises:
-        ExecutionEnvironmentError: `new` is longer than what stands there.
+        ExecutionEnvironmentError: If *new* is longer than the existing search path.
     """
     old, replacement = section.search_path.encode(), new.encode()
     if len(replacement) > len(old):
@@ -89,7 +90,7 @@ def overwrite_search_path(path: Path, section: DynamicSection, new: str) -> None
 
 
 def string_at(data: bytes, offset: int) -> str:
-    """The text that begins at an offset of a file."""
+    """The null-terminated string at an offset."""
     return data[offset : data.index(b"\0", offset)].decode(errors="surrogateescape")
 
 
@@ -102,7 +103,7 @@ def _elf(path: Path) -> bytes | None:
 
 
 def _segments(data: bytes) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-    """Address, offset and size of each loaded part, and offset and size of the dynamic section."""
+    """Address, offset and size of each PT_LOAD segment; offset and size of the dynamic section."""
     loads: list[tuple[int, int, int]] = []
     dynamic: tuple[int, int] | None = None
     for kind, _, offset, address, _, size, _, _ in _program_headers(data):
@@ -118,12 +119,12 @@ def _parse(data: bytes) -> DynamicSection | None:
     if dynamic is None:
         return None
     entries = list(_dynamic_entries(data, *dynamic))
-    values = dict(reversed(entries))  # the first of each kind counts
+    values = dict(reversed(entries))  # the first value of each tag counts
     strings = _file_offset(loads, values[_DT_STRTAB]) if _DT_STRTAB in values else None
     if strings is None:
         return None
     needed = tuple(string_at(data, strings + value) for tag, value in entries if tag == _DT_NEEDED)
-    # The loader ignores RPATH where there is a RUNPATH.
+    # The loader ignores RPATH if there is a RUNPATH (ld.so(8)).
     path = values.get(_DT_RUNPATH, values.get(_DT_RPATH))
     if path is None:
         return DynamicSection(needed, "", 0)
@@ -159,7 +160,7 @@ _GLIBC = "GLIBC_"
 
 
 def required_versions(path: Path) -> frozenset[tuple[str, str]]:
-    """Library and version of the symbols that a file needs: `("libc.so.6", "GLIBC_2.17")`. Empty for other files."""
+    """Libraries and symbol versions that a file needs: `("libc.so.6", "GLIBC_2.17")`. Empty for non-ELF files."""
     facts = read_dynamic_values(path)
     if facts is None:
         return frozenset()
@@ -174,7 +175,7 @@ def required_versions(path: Path) -> frozenset[tuple[str, str]]:
 
 
 def newest_glibc(paths: Iterable[Path]) -> str:
-    """The newest glibc that any of these files needs, empty if none needs any."""
+    """The newest glibc version that any of these files needs, empty if none needs glibc."""
     versions = {
         version.removeprefix(_GLIBC)
         for path in paths

@@ -1,4 +1,9 @@
-"""Running an installer for a recipe: which one, where from, how far it is, and what it failed on."""
+"""Installing packages into a prefix with pip or uv.
+
+uv is used if it is installed: it is several times faster. pip is run from a wheel, so it need not be in the prefix.
+Both use the indexes and certificates of the user's pip configuration, which uv does not read itself. The output is
+parsed for progress, and for the requirement that caused a failure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ __all__ = [
     "INSTALLERS",
     "InstallOptions",
     "clean_environ",
-    "download",
+    "download_wheels",
     "find_failed_requirement",
     "find_pip",
     "find_uv",
@@ -42,10 +47,10 @@ __all__ = [
 ]
 
 INSTALLERS = ("auto", "pip", "uv")
-"""Which may be asked for: `auto` is uv where it is installed."""
+"""Values of `--installer`; `auto` is uv if it is installed, else pip."""
 
 _LAST_LINES = 12
-_BLAME = (
+_FAILURES = (
     re.compile(r"No matching distribution found for (\S+)"),
     re.compile(r"satisfies the requirement (\S+)"),
     re.compile(r"Failed to build '?([A-Za-z0-9._-]+)'?"),
@@ -54,7 +59,7 @@ _BLAME = (
     re.compile(r"Invalid requirement: ['\"]?([^'\":]+)"),
     re.compile(r"Cannot install (.+?) because"),
     re.compile(r"DO NOT MATCH THE HASHES.*?^\s+(\S+) from", re.DOTALL | re.MULTILINE),
-    # uv's
+    # messages of uv
     re.compile(r"there (?:is|are) no versions? of (\S+)"),
     re.compile(r"Because \S+ was not found.*?you\s+require\s+(\S+)", re.DOTALL),
     re.compile(r"Because (\S+) was not found"),
@@ -68,12 +73,12 @@ _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """How packages get into an environment.
+    """Options for installing packages.
 
     Attributes:
         installer: One of INSTALLERS.
-        wheels: Folders of wheels to look in.
-        offline: Whether nothing else may be looked at.
+        wheels: Folders with wheels.
+        offline: Whether these folders are the only source.
     """
 
     installer: str = "auto"
@@ -83,29 +88,27 @@ class InstallOptions:
 
 def install(
     name: str,
-    wanted: Requirements,
+    requirements: Requirements,
     base: BaseInterpreter,
     python: Path,
     options: InstallOptions,
     progress: Callable[[str], None],
     reporter: ProgressReporter,
 ) -> None:
-    """Install requirements into the prefix of `python`.
-
-    Indexes, certificates and the like are those pip is configured for, whichever installer is used.
+    """Install requirements into the prefix of *python*.
 
     Args:
-        name: The recipe's.
-        wanted: The requirements.
-        base: What the interpreter is a copy of.
-        python: The interpreter.
-        options: How.
+        name: Name of the recipe, for messages.
+        requirements: The requirements.
+        base: The interpreter that *python* is a copy of.
+        python: The interpreter in the prefix.
+        options: Installer and sources.
         progress: Called with a line for each step.
-        reporter: Told how far downloads are.
+        reporter: Receives progress events of downloads.
 
     Raises:
-        ExecutionEnvironmentError: It failed; names the package and ends with the installer's last lines.
-        OptionError: The installer that is asked for is not there.
+        ExecutionEnvironmentError: If it fails; names the package and ends with the installer's last lines.
+        OptionError: If the requested installer is not installed.
     """
     uv = _uv(options)
     if uv is None:
@@ -114,29 +117,29 @@ def install(
         settings = pip_settings()
         command = uv_command(uv, python, settings)
         environ = uv_environ(clean_environ(os.environ), settings)
-    run_installer(name, wanted, [*command, *_places(options, uv)], environ, progress, reporter)
+    run_installer(name, requirements, [*command, *_source_options(options, uv)], environ, progress, reporter)
 
 
-def download(
+def download_wheels(
     name: str,
-    wanted: Requirements,
+    requirements: Requirements,
     base: BaseInterpreter,
     folder: Path,
     progress: Callable[[str], None],
     reporter: ProgressReporter,
 ) -> None:
-    """Put the wheels of requirements into a folder, for `install` on machines that reach no index.
+    """Download the wheels of requirements into a folder, for offline builds.
 
     Raises:
-        ExecutionEnvironmentError: It failed; names the package and ends with pip's last lines.
+        ExecutionEnvironmentError: If it fails; names the package and ends with pip's last lines.
     """
     command = [*pip_command(find_pip(base), base.executable, "download"), "--dest", str(folder)]
-    run_installer(name, wanted, command, clean_environ(os.environ), progress, reporter)
+    run_installer(name, requirements, command, clean_environ(os.environ), progress, reporter)
 
 
 def run_installer(
     name: str,
-    wanted: Requirements,
+    requirements: Requirements,
     command: list[str],
     environ: dict[str, str],
     progress: Callable[[str], None],
@@ -144,22 +147,25 @@ def run_installer(
     *,
     requirements_flag: str = "-r",
 ) -> None:
-    """Run an installer on requirements, whose file is its last argument.
+    """Run an installer with a requirements file as its last argument.
 
-    What it leaves in its temporary folder goes: pip in a wheel copies its certificates there, uv makes locks.
+    Its TMPDIR is removed afterwards: pip extracts its certificates there, uv creates lock files.
 
     Raises:
-        ExecutionEnvironmentError: It failed.
+        ExecutionEnvironmentError: If it fails.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
-        file.write_text(wanted.text, encoding="utf-8")
-        how = [*(["--no-deps"] if wanted.complete else []), *(["--require-hashes"] if wanted.hashed else [])]
-        watch = _Watch(progress, reporter)
+        file.write_text(requirements.text, encoding="utf-8")
+        flags = [
+            *(["--no-deps"] if requirements.complete else []),
+            *(["--require-hashes"] if requirements.hashed else []),
+        ]
+        parser = _OutputParser(progress, reporter)
         with subprocess.Popen(
-            [*command, *how, *filter(None, [requirements_flag]), str(file)],
+            [*command, *flags, *filter(None, [requirements_flag]), str(file)],
             env={**environ, "TMPDIR": folder},
-            cwd=wanted.named_in.resolve().parent,
+            cwd=requirements.named_in.resolve().parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -169,20 +175,20 @@ def run_installer(
             assert process.stdout is not None
             try:
                 for line in process.stdout:
-                    watch.line(line.rstrip())
+                    parser.line(line.rstrip())
             except BaseException:
                 process.kill()
                 raise
             finally:
-                watch.end()
+                parser.end()
     if process.returncode:
-        raise _failure(name, wanted, Path(command[0]).name, watch.lines)
+        raise _failure(name, requirements, Path(command[0]).name, parser.lines)
 
 
 def find_failed_requirement(lines: list[str]) -> str | None:
-    """The requirement that an installer's output says it failed on, if it says so."""
+    """The requirement that caused a failure according to the installer's output, None if unknown."""
     output = "\n".join(lines)
-    for pattern in _BLAME:
+    for pattern in _FAILURES:
         match = pattern.search(output)
         if match:
             return match[1].rstrip(",;:")
@@ -198,24 +204,24 @@ def _uv(options: InstallOptions) -> Path | None:
     return uv
 
 
-def _places(options: InstallOptions, uv: Path | None) -> list[str]:
-    nowhere_else = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
-    return [*nowhere_else, *(f"--find-links={folder.resolve()}" for folder in options.wheels)]
+def _source_options(options: InstallOptions, uv: Path | None) -> list[str]:
+    only = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
+    return [*only, *(f"--find-links={folder.resolve()}" for folder in options.wheels)]
 
 
-def _failure(name: str, wanted: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
+def _failure(name: str, requirements: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
     what = find_failed_requirement(lines) or "the requirements"
-    # Warnings about unused indexes would push out what matters.
-    telling = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
-    last = "\n  ".join(telling[-_LAST_LINES:])
-    who = "uv" if program.startswith("uv") else "pip"
+    # Warnings would displace the relevant lines.
+    relevant = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
+    last = "\n  ".join(relevant[-_LAST_LINES:])
+    installer = "uv" if program.startswith("uv") else "pip"
     return ExecutionEnvironmentError(
-        f"cannot install {what} for '{name}', named in {wanted.named_in}; {who} said last:\n  {last}"
+        f"cannot install {what} for '{name}', named in {requirements.named_in}; last lines of {installer}:\n  {last}"
     )
 
 
-class _Watch:
-    """Reads what an installer prints: steps for people, and how far the file is that it downloads."""
+class _OutputParser:
+    """Parses the output of an installer into steps and progress events of downloads."""
 
     def __init__(self, progress: Callable[[str], None], reporter: ProgressReporter) -> None:
         self.lines: list[str] = []
@@ -226,11 +232,11 @@ class _Watch:
         self._began = 0.0
 
     def line(self, text: str) -> None:
-        """Take note of a line."""
+        """Process one line."""
         match = _RAW_PROGRESS.fullmatch(text)
         if match:
             self._done, self._total = int(match[1]), int(match[2])
-            self._tell(finished=self._done >= self._total)
+            self._report(finished=self._done >= self._total)
             return
         self.lines.append(text)
         if text.startswith(_STEPS):
@@ -240,12 +246,12 @@ class _Watch:
             self._file, self._began = started[1].rsplit("/", 1)[-1], time.monotonic()
 
     def end(self) -> None:
-        """Take a bar away that an interrupted download left."""
+        """Finish the progress of an interrupted download."""
         if self._total > self._done:
-            self._tell(finished=True)
+            self._report(finished=True)
         self._done = self._total = 0
 
-    def _tell(self, *, finished: bool) -> None:
+    def _report(self, *, finished: bool) -> None:
         event = ProgressEvent(
             step="downloading",
             label="",
@@ -258,22 +264,22 @@ class _Watch:
         self._reporter.on_progress(event)
 
 
-# A user's settings for other places must not send packages there.
+# Settings of the user that would install packages elsewhere.
 _UNWANTED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE")
 _QUIET = (
     *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
     *("--no-compile", "--no-user"),
 )
-# Since then pip can tell how far a download is in a way that programs can read.
+# The first pip with `--progress-bar raw`, which prints machine-readable progress.
 _FIRST_WITH_RAW_PROGRESS = Version("24.1")
 _SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
 
 
 def find_pip(base: BaseInterpreter) -> Path:
-    """A wheel of pip that runs under an interpreter: of virtualenv, or else the interpreter's own.
+    """A wheel of pip that runs under an interpreter: virtualenv's, else the interpreter's own.
 
     Raises:
-        ExecutionEnvironmentError: There is neither.
+        ExecutionEnvironmentError: If there is neither.
     """
     wheel = get_embed_wheel("pip", base.minor)
     if wheel is not None:
@@ -287,29 +293,29 @@ def find_pip(base: BaseInterpreter) -> Path:
 
 
 def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
-    """How a pip in a wheel is started under an interpreter."""
+    """The command that runs a pip wheel under an interpreter."""
     return [str(python), "-I", f"{pip}/pip", verb, *(_QUIET if verb == "install" else _QUIET[:2])]
 
 
 def install_command(pip: Path, python: Path) -> list[str]:
-    """How it installs, telling how far it is."""
-    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _tells_progress(pip) else "off"]
+    """The pip command that installs packages with progress output."""
+    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _has_raw_progress(pip) else "off"]
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for an installer: the user's, without those that would lead it elsewhere."""
+    """The environment for an installer: the user's, without variables that redirect installations."""
     kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
-    # Debian's Python would put packages and scripts under <prefix>/local, where nobody looks for scripts.
+    # Debian's Python would install packages and scripts under <prefix>/local.
     return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
 
 
 def pip_settings() -> dict[str, list[str]]:
-    """What the user's settings say about indexes and the like, for installers that do not read them.
+    """The user's pip settings, such as indexes, for installers that do not read them.
 
-    Asked under our own interpreter: one that is being built may be too old, or too bare, for questions.
+    Read under the host's interpreter: the one being built may be too old.
 
     Raises:
-        ExecutionEnvironmentError: pip does not answer. Going on would mean to ask other indexes than the user's.
+        ExecutionEnvironmentError: If pip fails. Continuing would use other indexes than the user's.
     """
     pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
     run = subprocess.run(
@@ -321,13 +327,13 @@ def pip_settings() -> dict[str, list[str]]:
         check=False,
     )
     if run.returncode:
-        raise ExecutionEnvironmentError(f"pip does not tell its settings: {run.stderr.strip()[-500:]}")
+        raise ExecutionEnvironmentError(f"cannot read the settings of pip: {run.stderr.strip()[-500:]}")
     matches = filter(None, map(_SETTING.match, run.stdout.splitlines()))
-    # Variables come last, and win, as with pip.
+    # pip lists environment variables last, and they override files.
     return {match[1]: str(ast.literal_eval(match[2])).split() for match in matches}
 
 
-def _tells_progress(pip: Path) -> bool:
+def _has_raw_progress(pip: Path) -> bool:
     try:
         return Version(pip.name.split("-")[1]) >= _FIRST_WITH_RAW_PROGRESS
     except (IndexError, InvalidVersion):
@@ -335,7 +341,7 @@ def _tells_progress(pip: Path) -> bool:
 
 
 def find_uv() -> Path | None:
-    """The uv on PATH, or the one installed beside naiad."""
+    """The uv on PATH, else the one installed with naiad, else None."""
     found = shutil.which("uv")
     if found is not None:
         return Path(found)
@@ -346,17 +352,17 @@ def find_uv() -> Path | None:
 
 
 def uv_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
-    """How it installs what pip would install with these settings."""
+    """The uv command that installs packages with these pip settings."""
     return [
         *(str(uv), "pip", "install", "--python", str(python), "--break-system-packages"),
-        # Linked files would be written to in uv's cache when prefixes are mended.
+        # Hard-linked files belong to uv's cache, and rewriting prefixes would change them there.
         *("--link-mode", "copy"),
         *_as_pip(settings),
     ]
 
 
 def uv_resolve_command(uv: Path, minor: str, settings: Mapping[str, list[str]]) -> list[str]:
-    """How it tells what would be installed under a Python that need not be here."""
+    """The uv command that resolves for a version of Python, which need not be installed."""
     return [
         *(str(uv), "pip", "compile", "--python-version", minor, "--only-binary", ":all:", "--quiet"),
         *("--generate-hashes", "--no-header", "--no-annotate"),
@@ -371,13 +377,13 @@ def _as_pip(settings: Mapping[str, list[str]]) -> list[str]:
     indexes += [f"--allow-insecure-host={host}" for host in settings.get("trusted-host", ())]
     if settings.get("no-index", ["0"])[-1].lower() in {"1", "true", "yes", "on"}:
         indexes.append("--no-index")
-    # pip looks into all indexes for the best version.
+    # pip searches all indexes for the best version; uv's default stops at the first index with the package.
     quiet = ("--no-config", "--no-progress", "--color", "never", "--no-python-downloads")
     return [*quiet, "--index-strategy", "unsafe-best-match", *indexes]
 
 
 def uv_environ(environ: Mapping[str, str], settings: Mapping[str, list[str]]) -> dict[str, str]:
-    """Its variables, with pip's certificates."""
+    """The environment for uv, with pip's certificates."""
     certificates = settings.get("cert")
     kept = {name: value for name, value in environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     return {**kept, "SSL_CERT_FILE": certificates[-1]} if certificates else kept

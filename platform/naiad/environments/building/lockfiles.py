@@ -1,6 +1,11 @@
-"""`requirements.lock`: every package of a recipe with version and digest, for each Python that it was resolved for.
+"""Lock files of recipes: `requirements.lock`, `pylock.toml` (PEP 751) and `uv.lock`.
 
-It is a requirements file as pip reads it with `--require-hashes`. Its first lines say what it holds for.
+`naiad env lock` writes `requirements.lock`. It is a requirements file for pip's `--require-hashes`, with versions and
+digests of all packages. Its first lines name the Python versions, the platform and the digest of the inputs it is
+valid for; a build rejects it if they do not match.
+
+The locks of other tools are read for one version of Python on this machine: names, versions, digests and markers. Their
+URLs are ignored, because the machine's pip settings decide where packages are downloaded.
 """
 
 from __future__ import annotations
@@ -33,11 +38,11 @@ _HEAD = re.compile(r"^# (python|platform|sources): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One package that a resolution chose.
+    """One resolved package.
 
     Attributes:
-        name: Its name.
-        version: Its version.
+        name: Name of the package.
+        version: Version of the package.
         digests: SHA-256 of the files that may be installed.
     """
 
@@ -48,12 +53,12 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class LockHead:
-    """What a lock holds for.
+    """What a `requirements.lock` is valid for.
 
     Attributes:
         pythons: Versions of Python, `3.12`.
-        platform: `linux-x86_64`.
-        sources: Digest of what it was resolved from.
+        platform: Platform, `linux-x86_64`.
+        sources: Digest of the inputs of the resolution.
     """
 
     pythons: tuple[str, ...]
@@ -62,7 +67,7 @@ class LockHead:
 
 
 def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
-    """The lock for what was chosen under each version of Python."""
+    """The text of `requirements.lock` for the pins of each version of Python."""
     pythons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     digests: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for python, pins in chosen.items():
@@ -71,7 +76,7 @@ def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
             pythons[key].append(python)
             digests[key].update(pin.digests)
     lines = [
-        "# Written by `naiad env lock`: change what it was resolved from and write it anew.",
+        "# Written by `naiad env lock`: change the requirements and run it again.",
         f"# python: {' '.join(chosen)}",
         f"# platform: {host_platform()}",
         f"# sources: {sources_digest(recipe)}",
@@ -86,10 +91,10 @@ def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
 
 
 def read_head(lock: Path) -> LockHead:
-    """What a lock holds for.
+    """The first lines of a `requirements.lock`.
 
     Raises:
-        ConfigError: It cannot be read, or its first lines are not there.
+        ConfigError: If it cannot be read, or these lines are missing.
     """
     try:
         found = dict(_HEAD.findall(lock.read_text(encoding="utf-8")))
@@ -103,28 +108,28 @@ def read_head(lock: Path) -> LockHead:
 
 
 def require_current(recipe: Recipe, lock: Path, python: str) -> None:
-    """Refuse a lock that was resolved from something else, or for something else, than what is to be built.
+    """Reject a lock for other requirements, another platform or another Python.
 
     Raises:
-        ConfigError: Says what differs.
+        ConfigError: If one of them differs.
     """
     head = read_head(lock)
     command = f"naiad env lock {recipe.folder}"
-    anew = f"write it anew with `{command}`"
+    renew = f"update it with `{command}`"
     if head.sources != sources_digest(recipe):
-        raise ConfigError(f"{lock} was resolved from other requirements than those of the recipe now; {anew}")
+        raise ConfigError(f"{lock} does not match the requirements of the recipe; {renew}")
     if head.platform != host_platform():
-        raise ConfigError(f"{lock} is for {head.platform}, this machine is {host_platform()}; {anew}")
+        raise ConfigError(f"{lock} is for {head.platform}, this machine is {host_platform()}; {renew}")
     if python not in head.pythons:
         every = " ".join(f"--python {one}" for one in (*head.pythons, python))
         raise ConfigError(
-            f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; write it for that, too, with "
+            f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; add that version with "
             f"`{command} {every}`"
         )
 
 
 def sources_digest(recipe: Recipe) -> str:
-    """A digest of what decides a resolution; remarks and empty lines do not."""
+    """A digest of the inputs of a resolution; ignores comments and empty lines."""
     digest = hashlib.sha256(repr((recipe.locked, recipe.extras)).encode())
     for source in (recipe.requirements, recipe.project, recipe.conda):
         for line in source.read_text(encoding="utf-8").splitlines() if source is not None else ():
@@ -137,54 +142,54 @@ _Table = Mapping[str, Any]
 
 
 def read_foreign_lock(lock: Path, python: str, extras: tuple[str, ...]) -> list[Pin]:
-    """What a lock says to install under a Python.
+    """The packages that a lock of another tool selects for a version of Python.
 
     Args:
         lock: `pylock.toml` or `uv.lock`.
-        python: Full version.
-        extras: Which optional dependencies of the project belong to it.
+        python: Full version of Python.
+        extras: Selected optional dependencies of the project.
 
     Raises:
-        ConfigError: It cannot be read, or names something that does not come from an index.
+        ConfigError: If it cannot be read, or contains a package that does not come from an index.
     """
     try:
         table = tomllib.loads(lock.read_text(encoding="utf-8"))
         environment = _environment(python)
         pins = (
-            _of_uv(lock, table, environment, extras)
+            _read_uv_lock(lock, table, environment, extras)
             if lock.name == "uv.lock"
-            else _of_pylock(lock, table, environment, extras)
+            else _read_pylock(lock, table, environment, extras)
         )
         return sorted(pins, key=lambda pin: pin.name)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {lock}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
-        raise ConfigError(f"{lock} is not as its format wants it: {error!r}") from error
+        raise ConfigError(f"{lock} is invalid: {error!r}") from error
 
 
 def _environment(python: str) -> dict[str, str]:
-    """What markers are compared with. Only CPython is built from, so its version is all that may differ from here."""
+    """The values for markers: this machine's, with the given version of CPython."""
     here = {name: str(value) for name, value in default_environment().items()}
     minor = ".".join(python.split(".")[:2])
     return {**here, "python_version": minor, "python_full_version": python, "implementation_version": python}
 
 
-def _of_pylock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+def _read_pylock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
     groups = frozenset(table.get("default-groups", ()))
     for package in table["packages"]:
         marker = package.get("marker")
-        if marker and not _applies_in_lock(marker, environment, frozenset(extras), groups):
+        if marker and not _marker_applies(marker, environment, frozenset(extras), groups):
             continue
         files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
         yield _pin(lock, package, [file["hashes"]["sha256"] for file in files])
 
 
-def _applies_in_lock(marker: str, environment: dict[str, str], extras: frozenset[str], groups: frozenset[str]) -> bool:
+def _marker_applies(marker: str, environment: dict[str, str], extras: frozenset[str], groups: frozenset[str]) -> bool:
     values: dict[str, Any] = {**environment, "extras": extras, "dependency_groups": groups}
     return Marker(marker).evaluate(values, context="lock_file")
 
 
-def _of_uv(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
     packages: list[_Table] = table["package"]
     seen: set[tuple[str, str, str]] = set()
     pinned: set[tuple[str, str]] = set()
@@ -202,18 +207,20 @@ def _of_uv(lock: Path, table: _Table, environment: dict[str, str], extras: tuple
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
             yield _pin(lock, package, [file["hash"].removeprefix("sha256:") for file in files])
-        wanted = package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
-        waiting.extend(_followed(packages, wanted, environment))
+        dependencies = (
+            package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
+        )
+        waiting.extend(_follow_dependencies(packages, dependencies, environment))
 
 
 def _is_project(package: _Table) -> bool:
     return any(kind in package.get("source", {}) for kind in ("virtual", "editable"))
 
 
-def _followed(
-    packages: list[_Table], wanted: Iterable[_Table], environment: dict[str, str]
+def _follow_dependencies(
+    packages: list[_Table], dependencies: Iterable[_Table], environment: dict[str, str]
 ) -> Iterator[tuple[_Table, str]]:
-    for dependency in wanted:
+    for dependency in dependencies:
         if "marker" in dependency and not Marker(dependency["marker"]).evaluate(environment):
             continue
         for package in packages:
@@ -225,7 +232,7 @@ def _pin(lock: Path, package: _Table, digests: list[str]) -> Pin:
     name = package["name"]
     if not digests or "version" not in package:
         raise ConfigError(
-            f"{lock} names '{name}' without version and digest, as what comes from a folder or a repository; "
-            "build a wheel of it, and name that in a requirements file"
+            f"{lock} has '{name}' without version and digest, as from a folder or a repository; "
+            "build a wheel of it, and add that to a requirements file"
         )
     return Pin(name, package["version"], tuple(digests))

@@ -1,4 +1,8 @@
-"""`naiad env lock`: resolving a recipe under every Python it is for, and writing down what was chosen."""
+"""`naiad env lock`: resolving a recipe for several versions of Python, and writing `requirements.lock`.
+
+Each version is resolved by pip under that Python, because resolving for another version evaluates markers wrongly. For
+a Python that is not installed, uv resolves: it can evaluate markers for other versions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from naiad.environments.building.installers import (
 )
 from naiad.environments.building.lockfiles import Pin, lock_text
 from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
-from naiad.environments.building.requirements import Requirements, declared
+from naiad.environments.building.requirements import Requirements, declared_requirements
 from naiad.environments.progress import LogReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
@@ -41,32 +45,34 @@ def lock(
 
     Args:
         recipe_dir: Folder of the recipe.
-        pythons: Versions to resolve for, `3.12`; every one on this machine that the recipe takes unless given. For one
-            that is not on this machine uv is needed.
+        pythons: Versions to resolve for, `3.12`; by default every installed one that the recipe accepts. A version that
+            is not installed needs uv.
         progress: Called with a line for each step.
 
     Returns:
-        The lock, and what it holds for each Python.
+        The lock file, and its pins for each version of Python.
 
     Raises:
-        ConfigError: The recipe is wrong, or has nothing that can be locked.
-        InterpreterNotFoundError: No suitable interpreter is on this machine.
-        ExecutionEnvironmentError: A resolution failed; an older lock stays as it was.
+        ConfigError: If the recipe is invalid or has nothing to lock.
+        InterpreterNotFoundError: If the machine has no suitable interpreter.
+        ExecutionEnvironmentError: If a resolution fails; an existing lock stays unchanged.
     """
     recipe = read_recipe(recipe_dir)
-    wanted = declared(recipe)
+    requirements = declared_requirements(recipe)
     if recipe.lock is not None and recipe.lock.name != LOCK_FILE:
-        raise ConfigError(f"{recipe.lock} is the lock of {recipe.folder} already; the tool that wrote it renews it")
-    if wanted is None:
+        raise ConfigError(
+            f"{recipe.lock} is the lock of {recipe.folder} already; update it with the tool that wrote it"
+        )
+    if requirements is None:
         raise ConfigError(
             f"nothing to lock in {recipe.folder}: its env.toml names neither 'requirements' nor 'project'"
-            + ("; packages of conda are named with exact versions in its environment.yml" if recipe.conda else "")
+            + ("; pin conda packages with exact versions in its environment.yml" if recipe.conda else "")
         )
     installed = installed_minors(recipe.python) if not pythons else installed_minors(SpecifierSet(">=3.8"))
     chosen = {}
     for minor in sorted(pythons or installed, key=_numbers):
         progress(f"resolving for Python {minor}")
-        chosen[minor] = _resolve(recipe, wanted, minor, progress, here=minor in installed)
+        chosen[minor] = _resolve(recipe, requirements, minor, progress, here=minor in installed)
     file = recipe.folder / LOCK_FILE
     unfinished = file.with_name(f".{LOCK_FILE}.{os.getpid()}")
     try:
@@ -79,9 +85,9 @@ def lock(
 
 
 def _resolve(
-    recipe: Recipe, wanted: Requirements, minor: str, progress: Callable[[str], None], *, here: bool
+    recipe: Recipe, requirements: Requirements, minor: str, progress: Callable[[str], None], *, here: bool
 ) -> list[Pin]:
-    """What would be installed under a Python into nothing: asked of pip, or of uv for a Python that is elsewhere."""
+    """The packages to install into an empty environment: from pip, or from uv if the Python is not installed."""
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as folder:
         uv = None if here else find_uv()
         if uv is not None:
@@ -89,24 +95,24 @@ def _resolve(
             settings = pip_settings()
             command = [*uv_resolve_command(uv, minor, settings), "-o", str(compiled)]
             environ = uv_environ(clean_environ(os.environ), settings)
-            run_installer(recipe.name, wanted, command, environ, progress, LogReporter(), requirements_flag="")
+            run_installer(recipe.name, requirements, command, environ, progress, LogReporter(), requirements_flag="")
             return _pins_of_uv(compiled.read_text(encoding="utf-8"))
         base = inspect_base(find_base(recipe, SpecifierSet(f"=={minor}.*")))
         report = Path(folder, "report.json")
         command = [
             *pip_command(find_pip(base), base.executable, "install"),
-            # Building a package would run its code, and give another file each time.
+            # Wheels only: building a package runs its code, and gives a different file each time.
             *("--dry-run", "--ignore-installed", "--only-binary=:all:", "--progress-bar=off"),
             *("--report", str(report)),
         ]
-        # Debian marks its interpreter as nobody's to install into, which this does not do.
+        # Debian's Python forbids installing into it. A dry run installs nothing.
         environ = {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-        run_installer(recipe.name, wanted, command, environ, progress, LogReporter())
+        run_installer(recipe.name, requirements, command, environ, progress, LogReporter())
         return [_pin(recipe, item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
 
 
 def _pins_of_uv(text: str) -> list[Pin]:
-    """What uv writes: each package, then the digests of all its files in the index, for whatever platform."""
+    """Parse the output of uv: each package with the digests of its files for all platforms."""
     return [Pin(name, version, tuple(_DIGEST.findall(rest))) for name, version, rest in _UV_PIN.findall(text)]
 
 
@@ -116,7 +122,7 @@ def _pin(recipe: Recipe, item: dict[str, dict[str, dict[str, dict[str, str]]]]) 
     digest = item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
     if digest is None:
         raise ConfigError(
-            f"'{name}' of '{recipe.name}' comes from a folder or a repository, which has no digest; build a wheel of it"
+            f"'{name}' of '{recipe.name}' comes from a folder or a repository and has no digest; build a wheel of it"
         )
     return Pin(name, version, (digest,))
 

@@ -1,7 +1,7 @@
-"""Packing an environment into one archive that runs on any machine of its kind: the same input, the same bytes.
+"""Packing an environment into a reproducible archive that runs on any machine of the same platform.
 
-What conda-pack would put into the archive of a conda environment is what goes in (`collecting`), so that every tool for
-its archives takes ours. Other environments are made whole first (`whole`).
+The members are those that conda-pack would write (`collecting`), so tools for its archives accept ours. Environments of
+other kinds are first copied into a self-contained one (`self_contained`). The first member is the manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import conda_pack
 
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, host_platform
-from naiad.environments.building.collecting import collect
+from naiad.environments.building.collecting import collect_members
 from naiad.environments.building.conda_meta import CHANNEL
 from naiad.environments.building.elf import newest_glibc
 from naiad.environments.building.recipe import RECIPE_FOLDER
@@ -31,7 +31,7 @@ from naiad.interpreters.prefix import find_interpreter_in
 from naiad.interpreters.probe import Interpreter, probe_interpreter
 from naiad.interpreters.versions import version_text
 
-__all__ = ["PackedEnvironment", "default_output", "describe", "pack"]
+__all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack"]
 
 # Longest first: `x.tar.gz` ends with both.
 _SUFFIXES = {
@@ -50,15 +50,15 @@ _SUFFIXES = {
 
 @dataclass(frozen=True)
 class PackedEnvironment:
-    """An archive that was written.
+    """A written archive.
 
     Attributes:
         archive: The file.
-        format: `tar.zst`, `tar.gz`, ...
-        size: Bytes.
+        format: Format, such as `tar.zst`.
+        size: Size in bytes.
         digest: SHA-256 of the file, its name in a store.
-        manifest: What it says of itself.
-        warnings: What conda-pack warned of, in its words.
+        manifest: Its manifest.
+        warnings: Warnings of conda-pack.
     """
 
     archive: Path
@@ -77,17 +77,17 @@ def pack(
     force: bool = False,
     reporter: ProgressReporter | None = None,
 ) -> PackedEnvironment:
-    """Pack an environment: conda's, a venv, one that `naiad env build` made, or a Python with its packages.
+    """Pack an environment: of conda, of `naiad env build`, a venv, or a Python with packages.
 
     Args:
         prefix: The environment.
-        output: The archive to write; it appears whole or not at all.
-        format: `tar.zst`, `tar.gz`, `tar.bz2`, `tar.xz`, `tar` or `zip`; by the archive's name unless given.
-        force: Whether an existing archive is replaced.
-        reporter: Whoever shows progress; the log if None.
+        output: The archive to write. It is renamed into place when complete.
+        format: `tar.zst`, `tar.gz`, `tar.bz2`, `tar.xz`, `tar` or `zip`; inferred from the name if None.
+        force: Whether to replace an existing archive.
+        reporter: Receives progress events; the log if None.
 
     Raises:
-        ExecutionEnvironmentError: It cannot be packed; says why and what to do.
+        ExecutionEnvironmentError: If it cannot be packed.
     """
     prefix = prefix.resolve()
     chosen = _format(output) if format in (None, "infer") else str(format)
@@ -96,9 +96,9 @@ def pack(
     if output.is_dir() or (output.exists() and not force):
         raise ExecutionEnvironmentError(f"cannot write {output}: it exists already; remove it or name another file")
     try:
-        with _staged(output) as unfinished, _made_whole(prefix, unfinished.parent) as whole:
-            members, warnings = collect(whole, whole / "bin" / "python")
-            manifest = describe(whole, members, made_from=_kind(prefix))
+        with _staged(output) as unfinished, _self_contained(prefix, unfinished.parent) as packed:
+            members, warnings = collect_members(packed, packed / "bin" / "python")
+            manifest = create_manifest(packed, members, made_from=_kind(prefix))
             first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
             with ProgressMeter(
                 reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size
@@ -107,7 +107,7 @@ def pack(
     except conda_pack.CondaPackException as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: {_advice(str(error))}") from error
     except (KeyError, TypeError, ValueError) as error:
-        # Records in conda-meta are other programs' work, and conda-pack does not check them.
+        # conda-pack does not validate the records in conda-meta, which other programs write.
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: conda-pack failed on it: {error!r}") from error
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix} into {output}: {error}") from error
@@ -115,7 +115,7 @@ def pack(
 
 
 def default_output(prefix: Path, format: str | None = None) -> Path:  # noqa: A002 - the option's name
-    """The archive that is written where none is named: in the current folder, with the environment's name."""
+    """The default archive: in the current folder, with the environment's name."""
     return Path(f"{prefix.resolve().name}.{format or FORMATS[0]}")
 
 
@@ -124,7 +124,7 @@ def _format(output: Path) -> str:
         if output.name.endswith(suffix):
             return name
     raise ExecutionEnvironmentError(
-        f"cannot tell the format of {output} by its name; end it in one of {', '.join(_SUFFIXES)} or say --format"
+        f"cannot infer the format of {output}: its name must end with one of {', '.join(_SUFFIXES)}; or give --format"
     )
 
 
@@ -137,20 +137,20 @@ def _kind(prefix: Path) -> str:
 
 
 @contextmanager
-def _made_whole(prefix: Path, scratch: Path) -> Iterator[Path]:
-    """The environment itself if it is whole and conda-pack takes it, else its whole counterpart."""
+def _self_contained(prefix: Path, scratch: Path) -> Iterator[Path]:
+    """The environment itself if conda-pack accepts it, else a self-contained copy."""
     match _kind(prefix):
         case "venv":
             pass
         case "directory":
             if (prefix / "conda-meta").exists():
                 raise ExecutionEnvironmentError(
-                    f"cannot pack {prefix}: it has no conda-meta/history, as where building it was interrupted; "
-                    "build it anew with `naiad env build`"
+                    f"cannot pack {prefix}: it has no conda-meta/history, so its build was interrupted; "
+                    "build it again with `naiad env build`"
                 )
             if find_interpreter_in(prefix) is None:
                 raise ExecutionEnvironmentError(
-                    f"cannot pack {prefix}: it is neither a conda environment nor a venv nor made by "
+                    f"cannot pack {prefix}: it is neither a conda environment nor a venv nor built by "
                     "`naiad env build`, and has no bin/python; build one with `naiad env build`"
                 )
         case _:
@@ -158,14 +158,14 @@ def _made_whole(prefix: Path, scratch: Path) -> Iterator[Path]:
             if built_at not in (None, prefix):
                 raise ExecutionEnvironmentError(
                     f"cannot pack {prefix}: it was built in {built_at} and moved, so its scripts point there; move it "
-                    "back or build it anew"
+                    "back or build it again"
                 )
             yield prefix
             return
-    whole = scratch.resolve() / "whole"
-    whole.mkdir()
-    make_self_contained(prefix, whole)
-    yield whole
+    copy = scratch.resolve() / "whole"
+    copy.mkdir()
+    make_self_contained(prefix, copy)
+    yield copy
 
 
 def _digest(file: Path) -> str:
@@ -177,22 +177,22 @@ def _digest(file: Path) -> str:
 
 
 def _built_at(prefix: Path) -> Path | None:
-    """Where `naiad env build` made an environment; None where something else made or unpacked it."""
+    """The folder where `naiad env build` built an environment; None if it was created otherwise."""
     for record in (prefix / "conda-meta").glob("python-*.json"):
         try:
             known = json.loads(record.read_text(encoding="utf-8"))
             if known["channel"] == CHANNEL and known["link"]["source"]:
                 return Path(known["link"]["source"])
         except (KeyError, TypeError, ValueError):
-            continue  # conda-pack has its own words for what is wrong with a record
+            continue  # conda-pack will report the invalid record
     return None
 
 
 @contextmanager
 def _staged(output: Path) -> Iterator[Path]:
-    """A file beside `output` that takes its place when all went well and is gone when not."""
+    """A temporary file beside *output*, renamed to it on success and removed on failure."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    # What is made whole for packing lies beside the archive too: both need the room.
+    # A self-contained copy is created in the same folder: the disk of the archive has the space for both.
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         spread(Path(folder))
         unfinished = Path(folder, output.name)
@@ -201,29 +201,29 @@ def _staged(output: Path) -> Iterator[Path]:
 
 
 def _advice(said: str) -> str:
-    """conda-pack's words, with what to do here in the place of its options."""
+    """conda-pack's message, with advice that fits naiad."""
     if "editable packages" in said:
-        return f"{said.strip()}\nInstall them without --editable: their code lies outside the environment"
+        return f"{said.strip()}\nInstall them without --editable: their code is outside the environment"
     if "deleted/overwritten" in said:
-        return f"{said.strip()}\nOr build the environment anew with `naiad env build`"
+        return f"{said.strip()}\nOr build the environment again with `naiad env build`"
     return said.strip()
 
 
-def describe(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
-    """The manifest for these members, which are what is packed of `prefix`.
+def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
+    """The manifest for these members of *prefix*.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: If a file cannot be read.
     """
-    asked = _ask(prefix)
+    interpreter = _probe(prefix)
     recipe = _recipe(prefix)
     return Manifest(
         name="" if recipe is None else recipe.name,
         made_from=made_from,
         platform=host_platform(),
         glibc=newest_glibc(_sources(members)),
-        python=version_text(asked.version) if asked else "",
-        abi=asked.abi if asked else "",
+        python=version_text(interpreter.version) if interpreter else "",
+        abi=interpreter.abi if interpreter else "",
         packages=list_packages(prefix),
         files=len(members),
         size=sum(member.size for member in members),
@@ -231,8 +231,8 @@ def describe(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -
     )
 
 
-def _ask(prefix: Path) -> Interpreter | None:
-    """What its interpreter is; None for an environment without one, which conda allows."""
+def _probe(prefix: Path) -> Interpreter | None:
+    """Facts about the interpreter; None without one, which conda allows."""
     try:
         return probe_interpreter(prefix / "bin" / "python")
     except ExecutionEnvironmentError:
@@ -244,7 +244,7 @@ def _sources(members: Sequence[OutputMember]) -> Iterator[Path]:
 
 
 def _recipe(prefix: Path) -> Path | None:
-    """The copy of the recipe, in a folder of the recipe's name."""
+    """The folder with the copy of the recipe, None without one."""
     return next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
 
 

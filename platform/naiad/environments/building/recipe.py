@@ -3,8 +3,8 @@
 A recipe is a folder with an `env.toml`; docs/reference/environments.md lists its keys:
 
     name = "text_pipeline"
-    python = ">=3.10,<3.14"              # any version unless given
-    requirements = "requirements.txt"    # what pip installs; or `project`, `conda`, or a `lock` alone
+    python = ">=3.10,<3.14"              # default: any version
+    requirements = "requirements.txt"    # for pip; or `project`, `conda`, or only a `lock`
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 RECIPE_FILE = "env.toml"
 LOCK_FILE = "requirements.lock"
-"""The lock that `naiad env lock` writes beside it."""
+"""The lock file that `naiad env lock` writes into the recipe's folder."""
 
 _T = TypeVar("_T", str, bool, list[str], dict[str, str])
 
@@ -60,7 +60,7 @@ _KINDS: Mapping[type, str] = {str: "a string", bool: "true or false", list: "a l
 
 
 class Preference(enum.Enum):
-    """Which of several suitable interpreters is taken."""
+    """Which of several suitable interpreters is used."""
 
     NEWEST = "newest"
     HOST = "host"
@@ -69,24 +69,24 @@ class Preference(enum.Enum):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe, read and checked.
+    """A validated recipe.
 
     Attributes:
-        folder: Where it lies.
-        name: Name of the environment; its files come to `share/<name>/`.
-        python: Versions of Python that it works with.
-        prefer: Which of those is taken where the machine has several.
-        requirements: The file that pip installs.
+        folder: Folder of the recipe.
+        name: Name of the environment; its files are copied to `share/<name>/`.
+        python: Supported versions of Python.
+        prefer: Which of these is used if the machine has several.
+        requirements: Requirements file for pip.
         project: A `pyproject.toml` whose dependencies are installed.
-        extras: Which of its optional dependencies belong to them.
-        conda: An `environment.yml`, from which conda packages are installed.
-        lock: What was locked of these, or a lock that stands alone: `requirements.lock`, `pylock.toml` or `uv.lock`.
-        locked: Whether that file names every package, so that pip must not add dependencies.
-        files: Files and folders that travel with the environment.
-        description: What it is for, in a line.
-        variables: What guests in it find in their environment.
-        platform: The only one it is for, `linux-x86_64`; any if empty.
-        glibc: The oldest glibc it has to run with, any if empty.
+        extras: Optional dependencies of the project to install.
+        conda: An `environment.yml` with conda packages.
+        lock: Lock of the above, or a lock without them: `requirements.lock`, `pylock.toml` or `uv.lock`.
+        locked: Whether the requirements file lists all packages, so that pip must not add dependencies.
+        files: Files and folders to copy into the environment.
+        description: Purpose, in one line.
+        variables: Environment variables for guests.
+        platform: Required platform, `linux-x86_64`; empty for any.
+        glibc: Oldest glibc that the environment must run with; empty for any.
     """
 
     folder: Path
@@ -107,7 +107,7 @@ class Recipe:
 
     @property
     def sources(self) -> tuple[Path, ...]:
-        """The files that say what is installed, as far as there are any."""
+        """The files that determine what is installed."""
         return tuple(path for path in (self.requirements, self.project, self.conda, self.lock) if path is not None)
 
 
@@ -115,7 +115,7 @@ def read_recipe(folder: Path) -> Recipe:
     """Read the recipe in a folder.
 
     Raises:
-        ConfigError: There is none, it cannot be read, or a key of it is wrong; names file and key.
+        ConfigError: If it is missing or cannot be read, or a key is invalid; names file and key.
     """
     file = folder / RECIPE_FILE
     try:
@@ -126,19 +126,19 @@ def read_recipe(folder: Path) -> Recipe:
         raise ConfigError(f"cannot read {file}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    return _Reader(file, table).recipe()
+    return _Reader(file, table).read()
 
 
 class _Reader:
-    """Takes the keys of one recipe out of its table, each with its own check."""
+    """Validates the keys of one recipe."""
 
     def __init__(self, file: Path, table: Mapping[str, object]) -> None:
         self._file = file
         self._table = table
 
-    def recipe(self) -> Recipe:
-        self._refuse_unknown_keys()
-        self._refuse_two_sources()
+    def read(self) -> Recipe:
+        self._reject_unknown_keys()
+        self._reject_two_sources()
         return Recipe(
             folder=self._file.parent,
             name=self._name(),
@@ -160,9 +160,9 @@ class _Reader:
     def _name(self) -> str:
         name = self._get("name", str)
         if name is None:
-            raise self._wrong("name", 'is missing; write for example name = "text_pipeline"')
+            raise self._key_error("name", 'is missing; write for example name = "text_pipeline"')
         if not _NAME.fullmatch(name):
-            raise self._wrong("name", f"is '{name}'; use letters, digits, '_', '-' and '.' only")
+            raise self._key_error("name", f"is '{name}'; use letters, digits, '_', '-' and '.' only")
         return name
 
     def _python(self) -> SpecifierSet:
@@ -170,8 +170,8 @@ class _Reader:
         try:
             return SpecifierSet(text)
         except InvalidSpecifier:
-            raise self._wrong(
-                "python", f"is '{text}', which is no set of versions; write for example \">=3.9,<3.13\""
+            raise self._key_error(
+                "python", f"is '{text}', which is not a version specifier; write for example \">=3.9,<3.13\""
             ) from None
 
     def _prefer(self) -> Preference:
@@ -180,7 +180,7 @@ class _Reader:
             return Preference.NEWEST
         choices = [choice.value for choice in Preference]
         if text not in choices:
-            raise self._wrong("prefer", f"is '{text}'; choose one of {', '.join(map(repr, choices))}")
+            raise self._key_error("prefer", f"is '{text}'; choose one of {', '.join(map(repr, choices))}")
         return Preference(text)
 
     def _file_named(self, key: str) -> Path | None:
@@ -188,16 +188,16 @@ class _Reader:
         return None if text is None else self._inside(key, text, "file")
 
     def _lock(self) -> Path | None:
-        """The lock that is named, or the one that `naiad env lock` wrote here."""
+        """The lock file in the recipe, else the one that `naiad env lock` wrote."""
         named = self._file_named("lock")
         if named is None:
             written = self._file.parent / LOCK_FILE
             return written if written.is_file() else None
         if named.name != LOCK_FILE and not _FOREIGN_LOCK.fullmatch(named.name):
-            raise self._wrong("lock", f"names '{named.name}'; it is {LOCK_FILE}, pylock.toml or uv.lock")
+            raise self._key_error("lock", f"names '{named.name}'; it is {LOCK_FILE}, pylock.toml or uv.lock")
         if named.name != LOCK_FILE and any(key in self._table for key in ("requirements", "conda")):
-            raise self._wrong(
-                "lock", f"names '{named.name}', which says by itself what is installed; remove the others"
+            raise self._key_error(
+                "lock", f"names '{named.name}', which determines everything that is installed; remove the other sources"
             )
         return named
 
@@ -205,13 +205,13 @@ class _Reader:
         variables = self._get("variables", dict) or {}
         for name, value in variables.items():
             if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
-                raise self._wrong("variables", f"has {name} = {value!r}; names of variables and strings go there")
+                raise self._key_error("variables", f"has {name} = {value!r}; it must map names of variables to strings")
         return variables
 
     def _matching(self, key: str, pattern: re.Pattern[str], example: str) -> str:
         text = self._get(key, str) or ""
         if text and not pattern.fullmatch(text):
-            raise self._wrong(key, f"is '{text}'; write for example \"{example}\"")
+            raise self._key_error(key, f"is '{text}'; write for example \"{example}\"")
         return text
 
     def _files(self) -> tuple[Path, ...]:
@@ -220,54 +220,54 @@ class _Reader:
     def _strings(self, key: str) -> list[str]:
         values = self._get(key, list) or []
         if not all(isinstance(value, str) for value in values):
-            raise self._wrong(key, "must be a list of strings")
+            raise self._key_error(key, "must be a list of strings")
         return values
 
     def _get(self, key: str, kind: type[_T]) -> _T | None:
         value = self._table.get(key)
         if value is not None and not isinstance(value, kind):
-            raise self._wrong(key, f"must be {_KINDS[kind]}, not {value!r}")
+            raise self._key_error(key, f"must be {_KINDS[kind]}, not {value!r}")
         return value
 
     def _inside(self, key: str, text: str, kind: str) -> Path:
         relative = PurePosixPath(text)
         if relative.is_absolute() or ".." in relative.parts:
-            raise self._wrong(key, f"names '{text}'; only paths inside the recipe's folder can be built elsewhere")
+            raise self._key_error(key, f"names '{text}'; the path must be inside the recipe's folder")
         path = self._file.parent / relative
         if not (path.is_file() or (kind != "file" and path.is_dir())):
-            raise self._wrong(key, f"names '{text}', but there is no such {kind} in {self._file.parent}")
+            raise self._key_error(key, f"names '{text}', but there is no such {kind} in {self._file.parent}")
         return path
 
-    def _refuse_two_sources(self) -> None:
+    def _reject_two_sources(self) -> None:
         given = [key for key in _SOURCES if key in self._table]
         if len(given) > 1:
-            raise self._wrong(given[1], f"stands beside '{given[0]}'; a recipe has one of {', '.join(_SOURCES)}")
+            raise self._key_error(given[1], f"conflicts with '{given[0]}'; a recipe has one of {', '.join(_SOURCES)}")
         if "extras" in self._table and "project" not in self._table and "lock" not in self._table:
-            raise self._wrong("extras", "needs the key 'project' or 'lock', whose extras they are")
+            raise self._key_error("extras", "needs the key 'project' or 'lock'")
 
-    def _refuse_unknown_keys(self) -> None:
+    def _reject_unknown_keys(self) -> None:
         for key in self._table:
             if key not in _KEYS:
                 near = difflib.get_close_matches(key, _KEYS, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(_KEYS)}"
-                raise self._wrong(key, f"is not known; {hint}")
+                raise self._key_error(key, f"is unknown; {hint}")
 
-    def _wrong(self, key: str, what: str) -> ConfigError:
+    def _key_error(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self._file}: key '{key}' {what}")
 
 
 RECIPE_FOLDER = "share/naiad/recipe"
-"""Where in an environment a copy of its recipe lies, in a folder of the recipe's name."""
+"""Folder in an environment with a copy of its recipe, in a sub-folder of the recipe's name."""
 
 STATE_FILE = "conda-meta/state"
-"""Where conda keeps the variables of an environment."""
+"""File in which conda stores the variables of an environment."""
 
 
 def copy_recipe(recipe: Recipe, prefix: Path) -> None:
-    """Put files, variables and the recipe itself into an environment.
+    """Copy the recipe's files, its variables and the recipe itself into an environment.
 
     Raises:
-        OSError: A file cannot be copied.
+        OSError: If a file cannot be copied.
     """
     for source in recipe.files:
         _copy(source, prefix / "share" / recipe.name / source.relative_to(recipe.folder))
@@ -286,7 +286,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _set_variables(recipe: Recipe, prefix: Path) -> None:
-    """Twice: for naiad and conda, and for what only runs `activate`, such as the reference."""
+    """Write the variables to conda's state file, and to an activation script: Triton only runs `activate`."""
     state = prefix / STATE_FILE
     state.parent.mkdir(exist_ok=True)
     state.write_text(json.dumps({"env_vars": dict(recipe.variables)}, indent=1, sort_keys=True), encoding="utf-8")

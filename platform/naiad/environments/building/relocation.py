@@ -1,4 +1,4 @@
-"""Makes what was copied from one prefix into another look for its parts beside itself."""
+"""Making copied files independent of their original prefix: library search paths and texts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _LARGEST_TEXT = 4 << 20
 
 
 def relative_search_path(search_path: str, prefixes: tuple[Path, ...], *, folder: Path, prefix: Path) -> str:
-    """A library search path as the loader should see it from `folder` inside `prefix`.
+    """A library search path with entries relative to `$ORIGIN`, for a file in *folder* inside *prefix*.
 
-    Entries inside one of `prefixes` (where the files came from) become relative to `$ORIGIN`; others stay, and so
-    does the order. Entries that become equal are written once.
+    Entries inside one of *prefixes*, the original locations, become relative. Others and the order stay. Duplicates are
+    removed.
     """
     entries = [_relative(entry, prefixes, folder, prefix) for entry in search_path.split(":")]
     return ":".join(dict.fromkeys(entries))
 
 
 def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> int:
-    """Point every ELF file below `prefix` that looks for libraries in one of `origins` at `prefix`; how many.
+    """Make the library search paths of all ELF files below *prefix* relative; returns how many changed.
 
-    `prefix` itself may be among the origins: packages compiled during the build refer to it.
+    Changed are entries inside *origins*. *prefix* may be one of them: packages compiled during the build refer to it.
 
     Raises:
-        ExecutionEnvironmentError: A file has no room for the new path.
+        ExecutionEnvironmentError: If a file has no room for the new path.
     """
     changed = 0
     for path in _files(prefix):
@@ -45,7 +45,7 @@ def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> int:
 
 
 def relocate_texts(paths: Iterator[Path], origin: Path, prefix: Path) -> int:
-    """Write `prefix` for `origin` in the given text files; how many changed. Binary files are left alone."""
+    """Replace *origin* by *prefix* in text files; returns how many changed. Binary files are skipped."""
     changed = 0
     for path in paths:
         if path.is_symlink() or path.stat().st_size > _LARGEST_TEXT:

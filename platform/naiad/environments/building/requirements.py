@@ -1,4 +1,4 @@
-"""What a recipe wants installed, as a requirements file that pip and uv read alike."""
+"""The requirements of a recipe, as a requirements file for pip and uv: from its lock, else from its own files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Requirements", "declared", "wanted"]
+__all__ = ["Requirements", "declared_requirements", "requirements_to_install"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Requirements:
     """Requirements to install.
 
     Attributes:
-        text: The requirements file.
-        named_in: The file of the recipe that they come from.
-        complete: Whether they name everything, so that nothing is to be added to them.
-        hashed: Whether each has a digest that has to match.
+        text: Content of the requirements file.
+        named_in: File of the recipe that they come from.
+        complete: Whether they list all dependencies, so that none are added (`--no-deps`).
+        hashed: Whether each has a digest (`--require-hashes`).
     """
 
     text: str
@@ -38,14 +38,14 @@ class Requirements:
     hashed: bool
 
 
-def wanted(recipe: Recipe, python: str) -> Requirements | None:
-    """What is to be installed under a Python, from the lock where there is one; None if nothing is.
+def requirements_to_install(recipe: Recipe, python: str) -> Requirements | None:
+    """The requirements for a version of Python: from the lock if there is one; None if there are none.
 
     Raises:
-        ConfigError: A file is wrong, or the lock is not for this.
+        ConfigError: If a file is invalid, or the lock does not match.
     """
     if recipe.lock is None:
-        return declared(recipe)
+        return declared_requirements(recipe)
     if recipe.lock.name == LOCK_FILE:
         require_current(recipe, recipe.lock, ".".join(python.split(".")[:2]))
         text = recipe.lock.read_text(encoding="utf-8")
@@ -55,14 +55,14 @@ def wanted(recipe: Recipe, python: str) -> Requirements | None:
     return Requirements(text, recipe.lock, complete=True, hashed=True)
 
 
-def declared(recipe: Recipe) -> Requirements | None:
-    """What the recipe says itself, without any lock.
+def declared_requirements(recipe: Recipe) -> Requirements | None:
+    """The requirements in the recipe's own files, without a lock.
 
     Raises:
-        ConfigError: A file is wrong.
+        ConfigError: If a file is invalid.
     """
     if recipe.requirements is not None:
-        # By its path, so that files it includes are found beside it.
+        # By path, because included files are relative to it.
         text = f"-r {recipe.requirements.resolve()}\n"
         return Requirements(text, recipe.requirements, complete=recipe.locked, hashed=False)
     if recipe.project is not None:
@@ -85,9 +85,9 @@ def _dependencies(recipe: Recipe, file: Path) -> list[str]:
         if unknown:
             raise ConfigError(f"{file} has no extra '{unknown[0]}'; it has {', '.join(sorted(optional)) or 'none'}")
         lines = [*table.get("dependencies", ()), *(line for extra in recipe.extras for line in optional[extra])]
-        # An extra that consists of other extras names the project itself.
+        # An extra that includes other extras requires the project itself.
         return [line for line in lines if Requirement(line).name.lower() != str(table.get("name", "")).lower()]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
     except (AttributeError, KeyError, TypeError, InvalidRequirement) as error:
-        raise ConfigError(f"{file} is not as its format wants it: {error!r}") from error
+        raise ConfigError(f"{file} is invalid: {error!r}") from error

@@ -1,7 +1,7 @@
-"""Making an environment whole that borrows its interpreter, or that no record of conda describes.
+"""Creating a self-contained copy of a venv, or of a Python with packages, for packing.
 
-A venv has packages and a link to an interpreter elsewhere. Its whole counterpart is a copy of that interpreter with
-these packages in it, made for packing and thrown away.
+A venv has packages and a link to an interpreter elsewhere. The copy contains that interpreter and the packages. It is
+temporary: `pack` deletes it after writing the archive.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from naiad.interpreters.prefix import find_interpreter_in
 
 __all__ = ["make_self_contained", "packages_folder"]
 
-# Of the venv itself; `lib` is taken package by package.
+# Parts of the venv itself. `lib` is copied package by package.
 _NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
-# They switch a venv on, or are the interpreter.
+# Activation scripts, and links to the interpreter.
 _NOT_SCRIPTS = ("activate", "deactivate", "python", "pydoc", "idle", "2to3")
-# virtualenv's patch of setuptools, for the venv it made.
+# virtualenv's patch of setuptools, which belongs to the original venv.
 _NOT_PACKAGES = frozenset({"_virtualenv.py", "_virtualenv.pth", "__pycache__"})
 
 
 def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
-    """Put a whole counterpart of a venv, or of a Python with packages, into the empty folder `prefix`.
+    """Create a self-contained copy of an environment in the empty folder *prefix*; returns its base interpreter.
 
     Raises:
-        ExecutionEnvironmentError: It refers to code outside of it, or its interpreter cannot be copied.
-        OSError: A file cannot be copied.
+        ExecutionEnvironmentError: If it refers to code outside of it, or its interpreter cannot be copied.
+        OSError: If a file cannot be copied.
     """
     python = find_interpreter_in(environment)
     if python is None or not python.exists():
@@ -43,7 +43,9 @@ def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
         )
     base = inspect_base(python)
     if base.is_system and base.prefix == environment:
-        raise ExecutionEnvironmentError(f"cannot pack {environment}: it is the system's; make a venv and pack that")
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: it is the system's Python; create a venv and pack that"
+        )
     copy_base(base, prefix)
     origins = (environment, base.prefix) if not base.is_system else (environment,)
     target = prefix / base.stdlib.relative_to(base.prefix)
@@ -51,7 +53,7 @@ def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
     compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     for folder in _site_folders(environment, base):
-        _refuse_code_elsewhere(environment, folder)
+        _reject_external_code(environment, folder)
         _copy_packages(folder, packages)
     _copy_rest(environment, prefix)
     relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), environment, prefix)
@@ -62,20 +64,20 @@ def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
 
 
 def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
-    """Where an interpreter whose standard library is copied to *stdlib* looks for packages."""
+    """The folder of packages for an interpreter whose standard library is copied to *stdlib*."""
     if base.is_system and not base.stdlib.joinpath("site-packages").is_dir():
-        return stdlib.parent / "python3" / "dist-packages"  # Debian's
+        return stdlib.parent / "python3" / "dist-packages"  # Debian's layout
     return stdlib / "site-packages"
 
 
 def _site_folders(environment: Path, base: BaseInterpreter) -> Iterator[Path]:
-    """Folders of packages, those first whose packages give way to others of the same name."""
-    if (environment / "pyvenv.cfg").is_file() and _sees_system(environment):
+    """Folders of packages, lowest priority first."""
+    if (environment / "pyvenv.cfg").is_file() and _uses_system_packages(environment):
         yield from site_folders(base.prefix)
     yield from site_folders(environment)
 
 
-def _sees_system(venv: Path) -> bool:
+def _uses_system_packages(venv: Path) -> bool:
     for line in (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "include-system-site-packages":
@@ -83,8 +85,8 @@ def _sees_system(venv: Path) -> bool:
     return False
 
 
-def _refuse_code_elsewhere(environment: Path, folder: Path) -> None:
-    """Packages installed with --editable, and folders that a .pth file adds, stay behind when others travel."""
+def _reject_external_code(environment: Path, folder: Path) -> None:
+    """Reject packages installed with --editable and .pth files with outside folders: their code cannot be packed."""
     for file in sorted((*folder.glob("*.pth"), *folder.glob("*.egg-link"))):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             path = line.strip()
@@ -109,7 +111,7 @@ def _copy_packages(source: Path, target: Path) -> None:
 
 
 def _copy_rest(environment: Path, prefix: Path) -> None:
-    """Scripts, and data that packages put beside `lib`."""
+    """Copy scripts, and data folders that packages install beside `lib`."""
     for path in sorted((environment / "bin").iterdir()) if (environment / "bin").is_dir() else ():
         if not path.name.lower().startswith(_NOT_SCRIPTS) and path.is_file():
             shutil.copy2(path, prefix / "bin" / path.name)
