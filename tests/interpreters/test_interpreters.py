@@ -136,10 +136,10 @@ def test_one_that_hangs_is_given_up(tmp_path):
     ("script", "expected"),
     [
         ("echo one >&2; echo two >&2; exit 3", "does not work: exit status 3: one | two"),
-        ("exit 3", "does not work: exit status 3 without a word"),
+        ("exit 3", "does not work: exit status 3 with no output"),
         ("kill -9 $$", "does not work: killed by signal 9"),
-        ("echo 'naiad-probe:{'", "in its answer"),
-        ("echo 'naiad-probe:{}'", "its answer cannot be read"),
+        ("echo 'naiad-probe:{'", "in its output"),
+        ("echo 'naiad-probe:{}'", "its output is invalid"),
     ],
 )
 def test_one_that_fails_is_quoted(script, expected, tmp_path):

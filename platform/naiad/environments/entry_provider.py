@@ -155,7 +155,7 @@ class EntryProvider:
             )
         return found
 
-    def accept(self, uri: str) -> None:
+    def accept_changed(self, uri: str) -> None:
         """Forget the digest and signatures of a URI, so that its current content is accepted at the next use."""
         self._remote.forget(uri)
         self._remote.forget_signatures(uri)

@@ -1,4 +1,4 @@
-"""What is installed in an environment, with digests that depend on neither its place nor its time."""
+"""The packages installed in an environment, with digests independent of its folder and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["list_packages", "normalize_record", "site_folders"]
 
 
 def site_folders(prefix: Path) -> list[Path]:
-    """The folders of an environment that packages are installed in."""
+    """The folders of an environment that contain installed packages."""
     # Debian's Python keeps packages in `lib/python3/dist-packages`.
     return [
         folder
@@ -27,7 +27,7 @@ def site_folders(prefix: Path) -> list[Path]:
 
 
 def list_packages(prefix: Path) -> tuple[Package, ...]:
-    """Every package of an environment: those of wheels, and those of conda that are not the same."""
+    """All packages of an environment: wheels, and conda packages that are not wheels too."""
     wheels = list(_wheels(prefix))
     names = {_normal(package.name) for package in wheels}
     conda = (package for package in _conda_packages(prefix) if _normal(package.name) not in names)
@@ -35,7 +35,7 @@ def list_packages(prefix: Path) -> tuple[Package, ...]:
 
 
 def normalize_record(record: str) -> str:
-    """A RECORD of a wheel without what differs from one place to the next: scripts begin with a path of theirs."""
+    """A wheel's RECORD without digests of scripts and bytecode: scripts contain the path of the interpreter."""
     rows = []
     for row in csv.reader(io.StringIO(record)):
         if len(row) == 3 and (row[0].startswith("../") or row[0].endswith(".pyc")):  # noqa: PLR2004 - path, digest, size
@@ -50,7 +50,7 @@ def normalize_record(record: str) -> str:
 def _wheels(prefix: Path) -> Iterator[Package]:
     for found in importlib.metadata.distributions(path=[str(folder) for folder in site_folders(prefix)]):
         record = found.read_text("RECORD")
-        if found.metadata["Name"]:  # a folder that somebody emptied by hand has no name any more
+        if found.metadata["Name"]:  # an emptied folder has no metadata
             digest = hashlib.sha256(normalize_record(record).encode()).hexdigest() if record else ""
             yield Package(name=found.name, version=found.version, digest=digest, source="python")
 
@@ -61,7 +61,7 @@ def _conda_packages(prefix: Path) -> Iterator[Package]:
             record = json.loads(file.read_text(encoding="utf-8"))
             name, version = str(record["name"]), str(record["version"])
         except (OSError, KeyError, TypeError, ValueError):
-            continue  # conda-pack has its own words for what is wrong with a record
+            continue  # conda-pack will report the invalid record
         yield Package(name=name, version=version, digest=str(record.get("sha256") or ""), source="conda")
 
 

@@ -1,4 +1,4 @@
-"""From what a model names as its environment to an interpreter that is known to work."""
+"""Preparing the environment that a model names: the result is an interpreter that is known to work."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _log = logging.getLogger("naiad.environments")
 
 
 class EnvironmentManager:
-    """Prepares environments; one per server. Every method may be called from any thread.
+    """Prepares environments; one per server. Methods are thread-safe.
 
     Args:
-        store_root: Folder of the store, made when first needed.
-        reporter: Whoever shows progress; the log, and a bar on a terminal, if None.
-        policy: What the operator allows of archives.
+        store_root: Folder of the store, created when first needed.
+        reporter: Receives progress events; the log, and a bar on a terminal, if None.
+        policy: The operator's rules for archives.
     """
 
     def __init__(
@@ -47,61 +47,61 @@ class EnvironmentManager:
     ) -> None:
         self._root = store_root.expanduser().absolute()
         self._policy = policy or StorePolicy()
-        self._archives = EntryProvider(self._root, self._policy, reporter or default_reporter())
+        self._entries = EntryProvider(self._root, self._policy, reporter or default_reporter())
 
     @property
     def store_root(self) -> Path:
-        """The store's folder."""
+        """Folder of the store."""
         return self._root
 
     def prepare(
         self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
     ) -> ReadyEnvironment:
-        """Make an environment ready to start guests in. Blocks; an archive new to the store takes seconds.
+        """Prepare an environment for starting guests. Blocks; a new archive takes seconds.
 
-        An archive's entry stays in the store while the result is referred to, or until its lease is released.
+        The result has a lease on its store entry until the lease is released or the result is garbage collected.
 
         Args:
-            source: An archive or a directory; None for an interpreter of the machine, the host's own if it will do.
-            python: Versions the model asks for.
-            label: The model's name, for the log.
+            source: An archive or a directory; None for an interpreter of the machine, preferably the host's.
+            python: Versions that the model supports.
+            label: Name of the model, for the log.
 
         Raises:
-            ExecutionEnvironmentError: If there is no such environment, or it cannot be used here.
+            ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
         if source is None:
-            return self._of_machine(python)
+            return self._prepare_installed(python)
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
-        ready = self._named(named, label)
+        ready = self._prepare_named(named, label)
         if not matches(python, ready.version):
             raise ExecutionEnvironmentError(
                 f"the execution environment {source} has Python {version_text(ready.version)}, but "
                 f"{f'model {label!r}' if label else 'the model'} asks for Python {python}; "
-                "give it an environment of that version, or change what it asks for"
+                "provide an environment of that version, or change the requirement"
             )
         return ready
 
-    def accept(self, uri: str) -> None:
-        """Let a URI name something else than when it was used first."""
-        self._archives.accept(uri)
+    def accept_changed(self, uri: str) -> None:
+        """Accept the current content of a URI at its next use, even if it changed since the first use."""
+        self._entries.accept_changed(uri)
 
-    def _named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
+    def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
-            return _unpacked(shown(named.uri), *self._archives.acquire_remote(named, label))
-        # Resolved: a link that is turned to the next release must not change what running guests restart into.
+            return _from_entry(shown(named.uri), *self._entries.acquire_remote(named, label))
+        # Resolved: changing a link to the next release must not change the environment of guests that restart.
         path = Path(os.path.realpath(named.path))
         if not path.exists():
-            raise _missing(named.path, path)
+            raise _missing_error(named.path, path)
         if not path.is_dir():
-            return _unpacked(path, *self._archives.acquire_local(path, digest=named.digest, label=label))
+            return _from_entry(path, *self._entries.acquire_local(path, digest=named.digest, label=label))
         if named.digest or self._policy.trust is not None:
             raise ExecutionEnvironmentError(
-                f"the execution environment {named} is refused: {path} is a directory, and only archives have a digest "
-                f"and signatures; pack it with `naiad env pack`, or do without {_demand(named)}"
+                f"the execution environment {named} is refused: {path} is a directory, and only archives have digests "
+                f"and signatures; pack it with `naiad env pack`, or remove {_violated_rule(named)}"
             )
-        return self._directory(path)
+        return self._prepare_directory(path)
 
-    def _of_machine(self, python: SpecifierSet | None) -> ReadyEnvironment:
+    def _prepare_installed(self, python: SpecifierSet | None) -> ReadyEnvironment:
         host = host_environment(self._root)
         if matches(python, host.version):
             return host
@@ -109,13 +109,13 @@ class EnvironmentManager:
         found = find_interpreter(python, self._root / "interpreters")
         return self._ready(found, source=None, prefix=found.prefix, library_path=None)
 
-    def _directory(self, path: Path) -> ReadyEnvironment:
-        """A conda environment, a venv or the like, used where it is; never written to."""
+    def _prepare_directory(self, path: Path) -> ReadyEnvironment:
+        """A conda environment or a venv, used in place and never written to."""
         where = f"the execution environment {path}"
         python = require_interpreter(path, where=where)
-        asking = partial(probe_cached, cache=self._root / "interpreters")
+        probe = partial(probe_cached, cache=self._root / "interpreters")
         try:
-            found, library_path = probe_with_libraries(python, path, asking)
+            found, library_path = probe_with_libraries(python, path, probe)
         except ExecutionEnvironmentError as error:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         require_numpy(found, where=where)
@@ -137,11 +137,11 @@ class EnvironmentManager:
         )
 
 
-def _demand(named: EnvironmentSource) -> str:
+def _violated_rule(named: EnvironmentSource) -> str:
     return "@sha256" if named.digest else "--env-trust"
 
 
-def _unpacked(source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
+def _from_entry(source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
     found = stored.interpreter
     return ReadyEnvironment(
         source=source,
@@ -159,8 +159,8 @@ def _unpacked(source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvi
 
 
 def host_environment(store_root: Path) -> ReadyEnvironment:
-    """The interpreter that runs this server, with all packages installed next to naiad. Starts nothing."""
-    # Not imported: that takes as long as starting a guest, and can be done beside it.
+    """The interpreter of this server with all packages installed beside naiad. Starts no process."""
+    # numpy is not imported: that takes as long as starting a guest, and the guest imports it anyway.
     numpy = importlib.util.find_spec("numpy")
     origin = numpy.origin if numpy is not None else None
     has_bytecode = origin is not None and Path(importlib.util.cache_from_source(origin)).exists()
@@ -171,18 +171,18 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
         version=sys.version_info[:3],
         cache_tag=sys.implementation.cache_tag or "",
         abi=str(sysconfig.get_config_var("SOABI") or ""),
-        numpy_version=_version_of(origin),
+        numpy_version=_numpy_version(origin),
         is_host=True,
         bytecode=None if has_bytecode else store_root / "bytecode",
-        user_site=_lives_in_user_site(origin),
+        user_site=_is_in_user_site(origin),
     )
 
 
 def check_supported(environment: ReadyEnvironment, supported: SpecifierSet, *, stub: str = "the stub") -> None:
-    """Refuse an environment whose Python a stub does not support, before anything is started.
+    """Reject an environment whose Python the stub does not support, before a process is started.
 
     Raises:
-        ExecutionEnvironmentError: Names both versions.
+        ExecutionEnvironmentError: If the stub does not support it; names both versions.
     """
     if not matches(supported, environment.version):
         raise ExecutionEnvironmentError(
@@ -191,21 +191,21 @@ def check_supported(environment: ReadyEnvironment, supported: SpecifierSet, *, s
         )
 
 
-def _version_of(origin: str | None) -> str | None:
-    """Numpy's, as its installer wrote it down beside it: reading that properly takes longer than all else here."""
-    beside = Path(origin).parents[1].glob("numpy-*.dist-info") if origin is not None else iter(())
-    return next((path.name.removesuffix(".dist-info").partition("-")[2] for path in beside), None)
+def _numpy_version(origin: str | None) -> str | None:
+    """The version in the name of numpy's `.dist-info`; faster than `importlib.metadata`, which parses files."""
+    folders = Path(origin).parents[1].glob("numpy-*.dist-info") if origin is not None else iter(())
+    return next((path.name.removesuffix(".dist-info").partition("-")[2] for path in folders), None)
 
 
-def _lives_in_user_site(origin: str | None) -> bool:
-    """Whether the host itself depends on the user's site: then its guests do."""
+def _is_in_user_site(origin: str | None) -> bool:
+    """Whether the host's numpy is in the user's site; then its guests need the user's site too."""
     if not site.ENABLE_USER_SITE or origin is None:
         return False
     return Path(origin).is_relative_to(site.getusersitepackages())
 
 
-def _missing(source: Path, path: Path) -> ExecutionEnvironmentError:
-    """The reference's sentence, then what it leaves out."""
+def _missing_error(source: Path, path: Path) -> ExecutionEnvironmentError:
+    """Triton's error text, followed by details."""
     nearest = next((parent for parent in path.parents if parent.exists()), path.parent)
     return ExecutionEnvironmentError(
         f"Failed to get the canonical path for {source}. There is no such file or directory "

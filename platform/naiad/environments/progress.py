@@ -19,24 +19,24 @@ __all__ = ["BarReporter", "default_reporter"]
 
 _log = logging.getLogger("naiad.environments")
 
-# Often enough for a progress bar to look alive, seldom enough to cost nothing.
+# Seconds between events: smooth for a progress bar, and negligible in cost.
 _EVENT_INTERVAL = 0.2
 _LOG_INTERVAL = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressEvent:
-    """How far one step is.
+    """The progress of one step.
 
     Attributes:
-        step: What is being done: `reading` or `unpacking`.
-        label: The model it is done for, empty if for none.
+        step: Name of the step, such as `downloading`, `reading`, `unpacking` or `packing`.
+        label: Name of the model, empty if none.
         path: The archive.
-        done: Bytes of the archive dealt with.
-        total: Bytes of the archive.
-        seconds: Time since the step began.
-        finished: Whether this is the step's last event.
-        failed: Whether it is the last because the step went wrong.
+        done: Processed bytes.
+        total: Total bytes; 0 if unknown.
+        seconds: Time since the start of the step.
+        finished: Whether this is the last event of the step.
+        failed: Whether the step failed; only with `finished`.
     """
 
     step: str
@@ -55,28 +55,28 @@ class ProgressEvent:
 
     def __str__(self) -> str:
         share = 100 if self.total == 0 else min(100, self.done * 100 // self.total)
-        who = f" for '{self.label}'" if self.label else ""
+        model = f" for '{self.label}'" if self.label else ""
         return (
-            f"{self.step} {self.path}{who}: {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB "
+            f"{self.step} {self.path}{model}: {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB "
             f"({share} %), {self.rate / 1e6:.1f} MB/s"
         )
 
 
 class ProgressReporter(Protocol):
-    """Whoever shows progress. Called from the thread that does the work; must not block or raise."""
+    """Receives progress events, in the thread that does the work. Must neither block nor raise."""
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Take note of one event."""
+        """Handle one event."""
 
 
 class LogReporter:
-    """Writes a line every few seconds, and one at the end of a step that took long enough to wonder about."""
+    """Logs a line every few seconds, and one at the end of a step that took a second or more."""
 
     def __init__(self) -> None:
         self._last: dict[Path, float] = {}
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Log the event if the last line about this archive is old enough."""
+        """Log the event if the last line for this archive is old enough."""
         if event.finished:
             self._last.pop(event.path, None)
             level = logging.INFO if event.seconds >= 1 and not event.failed else logging.DEBUG
@@ -87,7 +87,7 @@ class LogReporter:
 
 
 class ProgressMeter:
-    """Counts one step and passes events on at a bearable rate; on leaving its `with` the step is over."""
+    """Counts the bytes of one step and sends throttled events. The step ends when its `with` block exits."""
 
     def __init__(self, reporter: ProgressReporter, *, step: str, label: str, path: Path, total: int) -> None:
         self._reporter = reporter
@@ -100,20 +100,20 @@ class ProgressMeter:
         self._last = self._began
 
     def advance(self, count: int) -> None:
-        """Note that so many more bytes are dealt with."""
+        """Add processed bytes."""
         self._done += count
         now = time.monotonic()
         if now - self._last >= _EVENT_INTERVAL:
             self._last = now
             self._emit(now, finished=False)
 
-    def __enter__(self) -> ProgressMeter:  # noqa: PYI034 - typing.Self is 3.11+
+    def __enter__(self) -> ProgressMeter:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Whoever draws a bar has to take it away, however the step ends.
+        # Sent on errors too, so that reporters remove their progress bar.
         self._emit(time.monotonic(), finished=True, failed=kind is not None)
 
     def _emit(self, now: float, *, finished: bool, failed: bool = False) -> None:
@@ -130,18 +130,18 @@ class ProgressMeter:
         self._reporter.on_progress(event)
 
 
-# What is over before a person has looked up needs no bar; steps this short would only flicker.
+# Seconds. A bar for a shorter step would only flicker.
 _SHOWN_FROM = 0.4
 
 
 def default_reporter(stream: TextIO | None = None) -> ProgressReporter:
-    """The log, and beside it a bar if *stream* (stderr unless given) is a terminal."""
+    """A reporter for the log, and for bars if *stream* (default: stderr) is a terminal."""
     stream = sys.stderr if stream is None else stream
-    return _Both(LogReporter(), BarReporter(stream)) if stream.isatty() else LogReporter()
+    return _FanOutReporter(LogReporter(), BarReporter(stream)) if stream.isatty() else LogReporter()
 
 
 class BarReporter:
-    """Draws a bar for each archive that is being read or unpacked, and takes it away at the end.
+    """Draws a bar for each running step, and removes it at the end.
 
     Args:
         stream: The terminal.
@@ -149,7 +149,7 @@ class BarReporter:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        # Several archives are unpacked at a time, each on a thread of its own.
+        # Several archives may be unpacked concurrently, each in its own thread.
         self._lock = threading.Lock()
         self._bars: Bars | None = None
         self._tasks: dict[tuple[str, Path], TaskID] = {}
@@ -158,7 +158,7 @@ class BarReporter:
         """Draw the event."""
         with self._lock:
             if event.finished:
-                self._take_away(event)
+                self._remove(event)
             elif event.seconds >= _SHOWN_FROM:
                 self._draw(event)
 
@@ -171,7 +171,7 @@ class BarReporter:
             self._tasks[key] = bars.add_task(f"{event.step} {event.path.name}", total=event.total)
         bars.update(self._tasks[key], completed=event.done, refresh=True)
 
-    def _take_away(self, event: ProgressEvent) -> None:
+    def _remove(self, event: ProgressEvent) -> None:
         task = self._tasks.pop((event.step, event.path), None)
         if self._bars is None or task is None:
             return
@@ -181,8 +181,8 @@ class BarReporter:
             self._bars = None
 
 
-class _Both:
-    """Tells two reporters."""
+class _FanOutReporter:
+    """Passes events to several reporters."""
 
     def __init__(self, *reporters: ProgressReporter) -> None:
         self._reporters = reporters
@@ -192,8 +192,8 @@ class _Both:
             reporter.on_progress(event)
 
 
-class _AtLineStart:
-    """A terminal whose cursor goes back to the start of its line, so that the log's next line replaces a bar."""
+class _CarriageReturnStream:
+    """A terminal stream that returns the cursor to the start of the line, so that the next log line replaces a bar."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -209,7 +209,7 @@ class _AtLineStart:
 
 
 def _start_bars(stream: TextIO) -> Bars:
-    # Imported with the first bar: 40 ms that a server without a terminal need not spend.
+    # Imported with the first bar: it takes 40 ms, and a server without a terminal does not need it.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
@@ -220,12 +220,12 @@ def _start_bars(stream: TextIO) -> Bars:
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(file=cast("IO[str]", _AtLineStart(stream))),
+        console=Console(file=cast("IO[str]", _CarriageReturnStream(stream))),
         transient=True,
-        # stdout and stderr stay as they are: they are the log's.
+        # stdout and stderr belong to the log.
         redirect_stdout=False,
         redirect_stderr=False,
-        # Drawn as events come, which is often enough and needs no thread.
+        # Refreshed by each event, so no refresh thread is needed.
         auto_refresh=False,
     )
     bars.start()

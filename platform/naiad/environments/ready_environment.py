@@ -1,4 +1,4 @@
-"""An environment a guest can be started in, and the variables it is started with."""
+"""A prepared environment, and the environment variables of its guests."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from naiad import json_cache
 from naiad.environments.store.leases import Lease
 from naiad.interpreters.versions import PythonVersion, version_text
 
-# Dropped from every guest:
+# Variables of the server that guests do not inherit:
 _DROPPED = (
-    # Names folders with packages for the *host's* Python; a 3.9 guest that finds the host's numpy there dies.
+    # Folders with packages for the *host's* Python; a guest of another version crashes if it imports the host's numpy.
     "PYTHONPATH",
-    # Moves the standard library itself; right for one interpreter at most.
+    # Relocate the standard library; valid for at most one interpreter.
     "PYTHONHOME",
     "PYTHONPLATLIBDIR",
     "PYTHONEXECUTABLE",
     "__PYVENV_LAUNCHER__",
-    # For people at a prompt; PYTHONINSPECT would keep a finished guest waiting for one.
+    # For interactive use; PYTHONINSPECT would keep a finished guest alive at a prompt.
     "PYTHONSTARTUP",
     "PYTHONINSPECT",
-    # Set anew below.
+    # Set below.
     "PYTHONPYCACHEPREFIX",
     "PYTHONDONTWRITEBYTECODE",
     "PYTHONNOUSERSITE",
-    # A library forced into the server is built against the server's world.
+    # A library preloaded into the server may be incompatible with the environment's libraries.
     "LD_PRELOAD",
-    # The host's own activation: a guest must not take the host's environment for its own.
+    # The activation of the host's environment; a guest must not mistake that for its own.
     "VIRTUAL_ENV",
     "VIRTUAL_ENV_PROMPT",
     "CONDA_PREFIX",
     "CONDA_DEFAULT_ENV",
     "CONDA_PROMPT_MODIFIER",
     "CONDA_SHLVL",
-    # Lets a `python` started by the model go to the guest's bin, not to what pyenv's shims were told for the host.
+    # Without it, `python` in a model runs the guest's interpreter instead of the one that pyenv selects for the host.
     "PYENV_VERSION",
 )
 
 
 def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
-    """Say which of the server's variables Triton's models would get, and what to do instead, as no model gets them."""
+    """Warnings about variables that Triton passes to models and naiad does not, each with an alternative."""
     if base.get("PYTHONPATH"):
         yield (
             f"PYTHONPATH={base['PYTHONPATH']} does not reach models: put modules beside model.py, install them in the "
@@ -58,23 +58,22 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyEnvironment:
-    """Where a guest's interpreter and packages are; everything was checked and the interpreter was asked.
+    """A checked environment, with facts that its interpreter reported.
 
     Attributes:
-        source: What the user named: an archive or a directory, as text if it lies elsewhere; None for an interpreter
-            of the machine.
-        prefix: The folder that holds it; of an archive, its place in the store.
+        source: Archive or directory named by the user, a string for a URI; None for an installed interpreter.
+        prefix: Folder of the environment; for an archive, a folder in the store.
         python: The interpreter to start.
         version: Its version.
-        cache_tag: As in names of bytecode files, `cpython-310`.
-        abi: As in names of extension modules, `cpython-310-x86_64-linux-gnu`.
+        cache_tag: Tag in names of bytecode files, `cpython-310`.
+        abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
         numpy_version: Version of its numpy.
-        digest: SHA-256 of the archive, None for anything else.
-        is_host: Whether it is the host's own interpreter, with the host's packages.
-        bytecode: Folder for bytecode, None where all that matters has bytecode beside it already.
-        library_path: Folder the interpreter needs in LD_LIBRARY_PATH to find its own libpython, None normally.
-        user_site: Whether packages of the user's site belong to it (host only).
-        lease: What keeps it in the store, None for what is not there.
+        digest: SHA-256 of the archive, None if it is not an archive.
+        is_host: Whether it is the host's interpreter, with the host's packages.
+        bytecode: Folder for bytecode, None if bytecode lies beside the sources.
+        library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
+        user_site: Whether it uses the user's site-packages (host only).
+        lease: Lease on its store entry, None if it is not in the store.
     """
 
     source: Path | str | None
@@ -92,18 +91,18 @@ class ReadyEnvironment:
     lease: Lease | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        what = "the host's interpreter" if self.is_host else str(self.source or self.python)
-        return f"{what} (Python {version_text(self.version)}, numpy {self.numpy_version})"
+        name = "the host's interpreter" if self.is_host else str(self.source or self.python)
+        return f"{name} (Python {version_text(self.version)}, numpy {self.numpy_version})"
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Build a guest's variables from the server's. Thread counts (OMP_NUM_THREADS ...) are the launcher's."""
+        """The variables of a guest, from those of the server. The launcher adds thread counts (OMP_NUM_THREADS ...)."""
         result = {name: value for name, value in base.items() if name not in _DROPPED}
-        # `pip`, `ffmpeg`, `python` started by a model: those of its environment first.
+        # Programs that a model starts, such as `python` or `ffmpeg`, come from its environment first.
         result["PATH"] = os.pathsep.join((str(self.python.parent), base.get("PATH") or os.defpath))
-        # Packages in somebody's home are no part of an environment that was built to be whole.
+        # Packages in the user's home are not part of the environment.
         if not self.user_site:
             result["PYTHONNOUSERSITE"] = "1"
-        # What a model prints has to be in the log when it dies, not in a buffer that died with it.
+        # Unbuffered, so that the last output of a crashing model reaches the log.
         result["PYTHONUNBUFFERED"] = "1"
         result.update(self._variables())
         self._set_bytecode(result)
@@ -112,7 +111,7 @@ class ReadyEnvironment:
         return result
 
     def _variables(self) -> dict[str, str]:
-        """Those that conda, or the recipe it was built from, keeps with the environment."""
+        """The variables that conda or the recipe stored in the environment."""
         if self.source is None:
             return {}
         state = json_cache.read(self.prefix / "conda-meta" / "state")
@@ -122,8 +121,8 @@ class ReadyEnvironment:
     def _set_bytecode(self, result: dict[str, str]) -> None:
         """Keep `__pycache__` out of model repositories, which are often read-only, shared or under git.
 
-        A prefix makes Python ignore the bytecode beside the sources as well (import of numpy: 0.1 s with, 0.5 s
-        without), so it is used only where there is none to ignore; it fills with the first guest.
+        PYTHONPYCACHEPREFIX makes Python ignore bytecode beside sources (import of numpy: 0.1 s with bytecode, 0.5 s
+        without). So it is set only for environments without bytecode; the first guest fills the folder.
         """
         if self.bytecode is None:
             result["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -131,7 +130,7 @@ class ReadyEnvironment:
             result["PYTHONPYCACHEPREFIX"] = str(self.bytecode)
 
     def _set_activation(self, result: dict[str, str]) -> None:
-        """What `activate` would set: the reference sets VIRTUAL_ENV for any environment; conda tools want theirs."""
+        """Set the variables of an activated environment: Triton sets VIRTUAL_ENV, conda's tools need the others."""
         is_conda = (self.prefix / "conda-meta").is_dir()
         if self.source is not None or (self.prefix / "pyvenv.cfg").is_file():
             result["VIRTUAL_ENV"] = str(self.prefix)
@@ -141,7 +140,7 @@ class ReadyEnvironment:
             result["CONDA_SHLVL"] = "1"
 
     def _set_library_path(self, result: dict[str, str]) -> None:
-        """Let no library of the host's Python into a foreign one; keep CUDA's and whatever else is in there."""
+        """Remove folders of the host's Python from LD_LIBRARY_PATH; keep others, such as CUDA's."""
         if self.is_host:
             return
         inherited = [entry for entry in result.pop("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
@@ -152,9 +151,9 @@ class ReadyEnvironment:
 
 
 def _belongs_to_a_python(folder: Path) -> bool:
-    """Whether a library folder is part of some Python: it holds a libpython, or lies in the host's prefix."""
+    """Whether a library folder belongs to a Python: it contains a libpython, or is in the host's prefix."""
     for prefix in (Path(sys.prefix), Path(sys.base_prefix)):
-        # /usr and /usr/local are everybody's.
+        # /usr and /usr/local are shared with other programs.
         if prefix not in (Path("/usr"), Path("/usr/local")) and folder.is_relative_to(prefix):
             return True
     return any(folder.glob("libpython3*.so*"))

@@ -1,11 +1,11 @@
-"""Run by a foreign interpreter to say what it is; prints one line of JSON. Must parse on Python 3.5 and newer.
+"""Run by a foreign interpreter: prints facts about it as one line of JSON. Must parse on Python 3.5 and newer.
 
-Kept as a file of its own so that linters and tests see it; `probe` reads its text and passes it with `-c`.
+`probe` reads this file and passes its text with `-c`.
 """
 
 # ruff: noqa: PTH116, PTH119, PTH123, ICN001, UP031, T201, BLE001
-# No pathlib: it would be imported for this alone. Old syntax, so that an old Python answers with its version instead
-# of a syntax error. Anything at all can go wrong when a broken numpy is imported.
+# No pathlib: importing it would slow down the probe. Old syntax: an old Python then reports its version instead of a
+# syntax error. BaseException: importing a broken numpy can raise anything.
 
 import json
 import os
@@ -16,8 +16,8 @@ import sysconfig
 MARK = "naiad-probe:"
 
 
-def fresh(module: object) -> bool:
-    """Whether a module's bytecode on disk can be used as it is (PEP 552: magic, flags, then mtime and size)."""
+def is_fresh(module: object) -> bool:
+    """Whether Python would use a module's bytecode on disk (PEP 552: magic, flags, then mtime and size)."""
     source, cached = getattr(module, "__file__", None), getattr(module, "__cached__", None)
     if not source or not cached or not source.endswith(".py"):
         return True
@@ -31,14 +31,14 @@ def fresh(module: object) -> bool:
     return bool(flags) or [mtime, size] == [int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF]
 
 
-def mostly_fresh() -> bool:
-    """Whether what is imported by now came with bytecode; a few stale files are nobody's concern."""
-    modules = [fresh(module) for module in list(sys.modules.values())]
+def has_mostly_fresh_bytecode() -> bool:
+    """Whether at least nine of ten imported modules have usable bytecode."""
+    modules = [is_fresh(module) for module in list(sys.modules.values())]
     return modules.count(False) * 10 <= len(modules)
 
 
 def mapped_libpython() -> "str | None":
-    """The libpython in use, None where it is part of the executable or cannot be told."""
+    """The shared libpython in use, None if it is linked statically or unknown."""
     try:
         with open("/proc/self/maps") as file:
             for line in file:
@@ -51,7 +51,7 @@ def mapped_libpython() -> "str | None":
 
 
 def numpy_version() -> "tuple[str | None, str | None]":
-    """Version and error of importing numpy, one of them None."""
+    """Version of numpy and the error of importing it; one is None."""
     try:
         import numpy
     except BaseException as error:
@@ -60,7 +60,7 @@ def numpy_version() -> "tuple[str | None, str | None]":
 
 
 def main() -> None:
-    """Print what this interpreter is."""
+    """Print the facts about this interpreter."""
     numpy, numpy_error = numpy_version()
     found = {
         "version": list(sys.version_info[:3]),
@@ -75,7 +75,7 @@ def main() -> None:
         "site_dirs": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}),
         "numpy": numpy,
         "numpy_error": numpy_error,
-        "has_bytecode": mostly_fresh(),
+        "has_bytecode": has_mostly_fresh_bytecode(),
     }
     print(MARK + json.dumps(found))
 

@@ -1,4 +1,8 @@
-"""Finding a Python of a wanted version on the machine."""
+"""Finding installed Python interpreters, and the newest one of a required version.
+
+Searched are PATH, the folders of pyenv, uv, mise, asdf, conda and micromamba, /opt, and the system's folders. Every
+candidate is started once to read its version and numpy; the result is cached until it changes (see `probe`).
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,12 @@ from naiad.interpreters.probe import Interpreter, probe_cached
 from naiad.interpreters.versions import matches, version_text
 
 _log = logging.getLogger("naiad.environments")
-# Enough to hide the wait for each other's start, few enough not to storm a small machine.
+# Concurrent probes: enough to overlap process starts, few enough for a small machine.
 _PROBES_AT_ONCE = 4
 
 
 def candidate_paths(cache: Path, environ: Mapping[str, str] | None = None, home: Path | None = None) -> list[Path]:
-    """Every interpreter found on PATH, in uv's store and in the usual folders; one path per real file."""
+    """Paths of all interpreters on PATH and in the usual folders; one path per real file."""
     environ = os.environ if environ is None else environ
     home = _home() if home is None else home
     seen: dict[str, Path] = {}
@@ -34,17 +38,17 @@ def candidate_paths(cache: Path, environ: Mapping[str, str] | None = None, home:
 def _home() -> Path:
     try:
         return Path.home()
-    except RuntimeError:  # neither HOME nor an entry in the password file, as a container's user of any number
+    except RuntimeError:  # neither HOME nor a passwd entry, as for an arbitrary user id in a container
         return Path("/nonexistent")
 
 
 def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """What python-discovery finds: PATH, uv's store, the host's base.
+    """Interpreters that python-discovery finds: on PATH, in uv's store, the host's base.
 
-    Without the folders of shims: what pyenv, mise and asdf hide behind them is found at its real place, and each
-    shim of a version that is not switched on costs a failing process.
+    Folders named `shims` are skipped: the interpreters of pyenv, mise and asdf are found in their own folders, and the
+    shim of an inactive version fails when it is started.
     """
-    from python_discovery import DiskCache, iter_interpreters  # here, as most servers look for none
+    from python_discovery import DiskCache, iter_interpreters  # here, because most servers do not search
 
     folders = environ.get("PATH", os.defpath).split(os.pathsep)
     plain = os.pathsep.join(folder for folder in folders if Path(folder).name != "shims")
@@ -57,16 +61,16 @@ def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 def find_interpreter(
     required: SpecifierSet, cache: Path, *, need_numpy: bool = True, paths: Callable[[], Iterable[Path]] | None = None
 ) -> Interpreter:
-    """The newest interpreter of the machine with a wanted version.
+    """The newest installed interpreter of a required version.
 
     Args:
-        required: The versions that will do.
-        cache: Folder that remembers what interpreters are.
-        need_numpy: Whether it must have numpy, as a guest must.
-        paths: Where to look instead of the whole machine.
+        required: The accepted versions.
+        cache: Folder of cached facts about interpreters.
+        need_numpy: Whether it must have numpy, as guests do.
+        paths: Candidates, by default those of `candidate_paths`.
 
     Raises:
-        InterpreterNotFoundError: If none will do; names every interpreter looked at.
+        InterpreterNotFoundError: If none is suitable; lists the interpreters that were found.
     """
     found = list_interpreters(cache, paths)
     matching = sorted(
@@ -82,21 +86,21 @@ def find_interpreter(
 
 
 def list_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
-    """Every CPython of the machine, or of *paths*, that runs."""
+    """All working CPython interpreters of the machine, or of *paths*."""
     candidates = list(paths() if paths is not None else candidate_paths(cache))
-    return [interpreter for interpreter in _ask_all(candidates, cache) if interpreter.implementation == "cpython"]
+    return [interpreter for interpreter in _probe_all(candidates, cache) if interpreter.implementation == "cpython"]
 
 
-def _ask_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
+def _probe_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="naiad-probe") as pool:
-        yield from filter(None, pool.map(partial(_ask_or_none, cache=cache), candidates))
+        yield from filter(None, pool.map(partial(_probe_or_none, cache=cache), candidates))
 
 
-def _ask_or_none(python: Path, cache: Path) -> Interpreter | None:
+def _probe_or_none(python: Path, cache: Path) -> Interpreter | None:
     try:
         return probe_cached(python, cache)
     except ExecutionEnvironmentError as error:
-        _log.debug("passing over an interpreter: %s", error.message)
+        _log.debug("skipping an interpreter: %s", error.message)
         return None
 
 
@@ -121,7 +125,7 @@ def _not_found(
 
 _EXECUTABLE = re.compile(r"python3(\.\d+)?")
 
-# Folders that hold one installation per subfolder, below the variable if it is set, else below the home.
+# Folders with one installation per sub-folder: variable with the root, default root in the home, sub-folder.
 _COLLECTIONS = (
     ("PYENV_ROOT", ".pyenv", "versions"),
     ("UV_PYTHON_INSTALL_DIR", ".local/share/uv/python", "."),
@@ -129,7 +133,7 @@ _COLLECTIONS = (
     ("ASDF_DATA_DIR", ".asdf", "installs/python"),
     ("MAMBA_ROOT_PREFIX", "micromamba", "envs"),
 )
-# Installations with environments of their own below them.
+# Names of conda installations, which contain environments too.
 _CONDA_NAMES = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "conda", "miniconda", "anaconda")
 _SYSTEM = ("/usr/local/bin", "/usr/bin")
 
@@ -138,7 +142,7 @@ def iterate_installations(environ: Mapping[str, str], home: Path, opt: Path = Pa
     """Interpreters in the usual folders of pyenv, uv, mise, asdf, conda, /opt and the system, newest name first."""
     for folder in _bin_folders(environ, home, opt):
         names = [path for path in _listed(folder) if _EXECUTABLE.fullmatch(path.name)]
-        # `python3` and `python3.11` are mostly one file; the caller sees that by following them.
+        # `python3` and `python3.11` are usually one file; the caller removes duplicates by real path.
         yield from sorted(names, key=lambda path: (len(path.name), path.name), reverse=True)
 
 
@@ -163,4 +167,4 @@ def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:
-        return []  # not there, or not ours to read: no interpreters for us
+        return []  # missing or not readable

@@ -1,4 +1,4 @@
-"""Reading what an executable is for, so that a foreign one is named instead of failing with `Exec format error`."""
+"""Reading headers of executables, to report a foreign platform instead of `Exec format error`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _ELF_MACHINES = {3: "i386", 40: "arm", 21: "ppc64", 22: "s390x", 62: "x86_64", 1
 _MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64", "i686": "i386"}
 _PT_INTERP = 3
 HEADER_BYTES = 64 * 1024
-"""How much of a file is looked at."""
+"""Number of bytes that are read of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """What a file's header says.
+    """The header of an executable file.
 
     Attributes:
         system: `linux` (any ELF), `macos`, `windows`, `script` or `unknown`.
-        machine: Processor, `""` where the header was not read that far.
-        loader: The dynamic loader an ELF file asks for, `""` if none.
+        machine: Processor; empty for formats other than ELF.
+        loader: Dynamic loader of an ELF file, empty if none.
     """
 
     system: str
@@ -35,17 +35,17 @@ class Executable:
 
 
 def read_header(path: Path) -> Executable:
-    """Say what kind of executable a file is.
+    """The header of a file.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
     with path.open("rb") as file:
         return parse_header(file.read(HEADER_BYTES))
 
 
 def parse_header(head: bytes) -> Executable:
-    """Say what kind of executable begins with these bytes, of which there are up to `HEADER_BYTES`."""
+    """The header in the first bytes of a file, at most `HEADER_BYTES`."""
     if head[:4] == b"\x7fELF":
         return _read_elf(head)
     if head[:4] in _MACH_O:
@@ -79,14 +79,14 @@ def _elf_loader(head: bytes, order: str) -> str:
 
 
 def require_runs_here(interpreter: Path, *, where: str) -> None:
-    """Refuse an interpreter that was built for another system or processor.
+    """Reject an interpreter that was built for another system or processor.
 
     Args:
-        interpreter: The file to look at; links are followed.
-        where: What it belongs to, for the error's text.
+        interpreter: The file; links are followed.
+        where: Its environment, for the error message.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot run here; says what it is for and what this machine is.
+        ExecutionEnvironmentError: If it cannot run here; names both platforms.
     """
     try:
         found = read_header(interpreter)
@@ -95,7 +95,7 @@ def require_runs_here(interpreter: Path, *, where: str) -> None:
     here = platform.machine().lower()
     here = _MACHINE_ALIASES.get(here, here)
     own = "macos" if sys.platform == "darwin" else "linux"
-    foreign = _foreign(found, own, here)
+    foreign = _foreign_platform(found, own, here)
     if foreign:
         raise ExecutionEnvironmentError(
             f"{where} is for another platform: {interpreter} is built for {foreign}, this machine is {own} {here}; "
@@ -108,8 +108,8 @@ def require_runs_here(interpreter: Path, *, where: str) -> None:
         )
 
 
-def _foreign(found: Executable, own: str, here: str) -> str:
-    """What the file is for if that is not here, else an empty string. Scripts and unknown files get their chance."""
+def _foreign_platform(found: Executable, own: str, here: str) -> str:
+    """The platform of the file if it is foreign, else empty. Scripts and unknown files are accepted."""
     if found.system in ("script", "unknown"):
         return ""
     if found.system != own:

@@ -1,4 +1,4 @@
-"""Looking at a folder as an environment: where its interpreter is, and whether it can be a guest's."""
+"""The interpreter in the folder of an environment: finding, checking and probing it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WINDOWS = ("python.exe", "Scripts/python.exe")
 
 
 def find_interpreter_in(folder: Path) -> Path | None:
-    """The interpreter of an environment's folder, None if it has none. Dangling links count: they are its answer."""
+    """The interpreter in an environment's folder, None without one. Returns dangling links too, for error messages."""
     for name in _NAMES:
         if os.path.lexists(folder / "bin" / name):
             return folder / "bin" / name
@@ -26,14 +26,14 @@ def find_interpreter_in(folder: Path) -> Path | None:
 
 
 def require_interpreter(folder: Path, *, where: str) -> Path:
-    """As `find_interpreter_in`, but checked to exist and to be for this machine.
+    """The interpreter in an environment's folder, checked to exist and to be built for this machine.
 
     Args:
         folder: The environment.
-        where: How errors name it.
+        where: Its name in error messages.
 
     Raises:
-        ExecutionEnvironmentError: If there is none, it leads nowhere, or it is for another platform.
+        ExecutionEnvironmentError: If there is none, it is a dangling link, or it is for another platform.
     """
     python = find_interpreter_in(folder)
     if python is None:
@@ -54,24 +54,24 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
 
 
 def probe_with_libraries(
-    python: Path, folder: Path, asking: Callable[[Path], Interpreter]
+    python: Path, folder: Path, probe: Callable[[Path], Interpreter]
 ) -> tuple[Interpreter, Path | None]:
-    """Ask an environment's interpreter what it is, helping it to its own libpython if it needs help.
+    """Probe the interpreter of an environment, with LD_LIBRARY_PATH if it needs that to find its libpython.
 
-    An interpreter that was copied from where it was built looks for libpython at the old place: it either does not
-    start, or runs with the libpython of some other Python under its own standard library, which is worse. Pointing
-    LD_LIBRARY_PATH at the environment's `lib` cures both.
+    A copied interpreter searches libpython in its original folder. Then it either does not start, or runs with the
+    libpython of another Python and its own standard library, which fails later. Setting LD_LIBRARY_PATH to the
+    environment's `lib` solves both.
 
     Returns:
-        What it is, and the folder its LD_LIBRARY_PATH needs, None normally.
+        Facts about it, and the folder for LD_LIBRARY_PATH, None normally.
 
     Raises:
-        ExecutionEnvironmentError: If it cannot be made to work.
+        ExecutionEnvironmentError: If it does not work with LD_LIBRARY_PATH either.
     """
     own = folder / "lib"
     has_own = any(own.glob("libpython3*.so*"))
     try:
-        found = asking(python)
+        found = probe(python)
     except ExecutionEnvironmentError:
         if not has_own:
             raise
@@ -83,10 +83,10 @@ def probe_with_libraries(
 
 
 def require_numpy(found: Interpreter, *, where: str) -> None:
-    """Refuse an interpreter without numpy: the stub hands tensors to models as numpy arrays.
+    """Reject an interpreter without numpy: the stub passes tensors to models as numpy arrays.
 
     Raises:
-        ExecutionEnvironmentError: Says why the import failed and what to do.
+        ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
     """
     if found.numpy is None:
         raise ExecutionEnvironmentError(

@@ -1,4 +1,7 @@
-"""Asking an interpreter what it is: once, in a clean environment, with a time limit, remembered until it changes."""
+"""Probing an interpreter: starting it once, in a clean environment with a time limit, to read facts about it.
+
+The facts are cached until the interpreter or the folders of its packages change.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,30 @@ from naiad.interpreters.versions import PythonVersion, version_text
 _log = logging.getLogger("naiad.environments")
 _SCRIPT = Path(__file__).with_name("_probe_script.py")
 _MARK = "naiad-probe:"
-# Importing numpy from a cold network file system has been seen to take ten seconds; a minute means it hangs.
+# Seconds. Importing numpy from a cold network file system took ten seconds; after a minute it hangs.
 TIME_LIMIT = 60.0
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """What an interpreter said of itself.
+    """Facts that an interpreter reported about itself.
 
     Attributes:
-        python: The executable that was asked. Not resolved: a venv's link *is* the venv.
-        version: As of `sys.version_info[:3]`.
+        python: The executable. Not resolved: the path of the link determines the venv.
+        version: `sys.version_info[:3]`.
         implementation: `cpython`, `pypy`.
-        cache_tag: As in names of bytecode files, `cpython-310`.
-        abi: As in names of extension modules, `cpython-310-x86_64-linux-gnu`.
-        prefix: Its `sys.prefix`.
-        base_prefix: Its `sys.base_prefix`; differs from prefix in a venv.
+        cache_tag: Tag in names of bytecode files, `cpython-310`.
+        abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
+        prefix: `sys.prefix`.
+        base_prefix: `sys.base_prefix`; differs from prefix in a venv.
         bits: Size of a pointer.
-        platform: As of `sysconfig.get_platform()`.
-        libpython: The shared libpython it maps, None if it is linked in.
-        site_dirs: Where its packages lie.
-        numpy: Version of its numpy, None if it has none that can be imported.
-        numpy_error: Why not.
-        has_bytecode: Whether everything the probe imported had usable bytecode beside it.
+        platform: `sysconfig.get_platform()`.
+        libpython: The shared libpython in use, None if linked statically.
+        site_dirs: Folders of installed packages.
+        numpy: Version of numpy, None if it cannot be imported.
+        numpy_error: Why numpy cannot be imported.
+        has_bytecode: Whether at least nine of ten modules imported by the probe had usable bytecode.
     """
 
     python: Path
@@ -62,16 +65,16 @@ class Interpreter:
         return f"{self.implementation} {version_text(self.version)} at {self.python} ({has})"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for a JSON file."""
+        """JSON-compatible values."""
         plain = asdict(self)
         return {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Interpreter:
-        """The reverse of `as_json`.
+        """The interpreter for values of `as_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: If the object is not what `as_json` writes.
+            KeyError, TypeError, ValueError: If a value is missing or has the wrong type.
         """
         first, second, third = value["version"]
         paths = {name: Path(value[name]) for name in ("python", "prefix", "base_prefix")}
@@ -81,19 +84,19 @@ class Interpreter:
 def probe_interpreter(
     python: Path, *, library_path: Path | None = None, bytecode: Path | None = None, time_limit: float = TIME_LIMIT
 ) -> Interpreter:
-    """Start an interpreter and let it say what it is.
+    """Start an interpreter and return the facts it reports.
 
     Args:
         python: The executable.
-        library_path: Folder for LD_LIBRARY_PATH, for an interpreter that does not find its own libpython.
-        bytecode: Folder that keeps the bytecode of what is imported; without it none is written.
+        library_path: Folder for LD_LIBRARY_PATH, if it does not find its libpython otherwise.
+        bytecode: Folder for bytecode of imported modules; None to write none.
         time_limit: Seconds it may take.
 
     Raises:
-        ExecutionEnvironmentError: If it does not start, hangs or answers nonsense; ends with its last words.
+        ExecutionEnvironmentError: If it does not start, hangs, or prints invalid output; contains its last lines.
     """
     options = ["-I", "-X", f"pycache_prefix={bytecode}"] if bytecode else ["-I", "-B"]
-    answer = run_script(
+    output = run_script(
         python,
         _SCRIPT,
         mark=_MARK,
@@ -102,33 +105,33 @@ def probe_interpreter(
         time_limit=time_limit,
     )
     try:
-        return Interpreter.from_json({**answer, "python": str(python)})
+        return Interpreter.from_json({**output, "python": str(python)})
     except (KeyError, TypeError, ValueError) as error:
-        raise ExecutionEnvironmentError(f"{python} does not work: its answer cannot be read ({error})") from error
+        raise ExecutionEnvironmentError(f"{python} does not work: its output is invalid ({error})") from error
 
 
 def probe_cached(python: Path, cache: Path) -> Interpreter:
     """Like `probe_interpreter`, cached until the interpreter or its package folders change."""
     file = cache / json_cache.name_for(str(python))
     known = json_cache.read(file)
-    if known is not None and known.get("format") == _FORMAT and _unchanged(known.get("seen")):
+    if known is not None and known.get("format") == _FORMAT and _is_unchanged(known.get("seen")):
         try:
             return Interpreter.from_json(known["interpreter"])
         except (KeyError, TypeError, ValueError):
-            _log.debug("%s is not readable; asking %s again", file, python)
+            _log.debug("%s is invalid; probing %s again", file, python)
     found = probe_interpreter(python)
-    seen = {str(path): _stamp(path) for path in _watched(found)}
+    stamps = {str(path): _stamp(path) for path in _watched(found)}
     try:
-        json_cache.write(file, {"format": _FORMAT, "seen": seen, "interpreter": found.as_json()})
+        json_cache.write(file, {"format": _FORMAT, "seen": stamps, "interpreter": found.as_json()})
     except OSError as error:
-        _log.debug("cannot remember what %s is: %s", python, error)
+        _log.debug("cannot cache facts about %s: %s", python, error)
     return found
 
 
 def _watched(found: Interpreter) -> list[Path]:
-    """Files and folders whose change means that the interpreter has to be asked again.
+    """Files and folders whose change invalidates the cached facts.
 
-    Installing, removing or upgrading a package changes its `site-packages` folder's own mtime.
+    Installing, removing or upgrading a package changes the mtime of its `site-packages` folder.
     """
     return [
         found.python,
@@ -146,5 +149,5 @@ def _stamp(path: Path) -> list[int]:
     return [facts.st_mtime_ns, facts.st_size, facts.st_ino]
 
 
-def _unchanged(seen: Any) -> bool:
+def _is_unchanged(seen: Any) -> bool:
     return isinstance(seen, dict) and bool(seen) and all(_stamp(Path(path)) == stamp for path, stamp in seen.items())

@@ -1,4 +1,4 @@
-"""Running a small script of ours in a foreign interpreter and reading its one line of JSON."""
+"""Running a small script in a foreign interpreter, and reading its one line of JSON output."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ def run_script(
     library_path: Path | None = None,
     time_limit: float,
 ) -> dict[str, Any]:
-    """Start an interpreter with a script of ours and return what it prints after its mark.
+    """Run a script in an interpreter and return the JSON object that it prints after *mark*.
 
     Args:
         python: The interpreter.
-        script: Path of the script's source, which the interpreter need not be able to read.
-        mark: What the line with the answer begins with; a `sitecustomize` may print lines of its own.
-        options: For the interpreter. `-I`: neither PYTHON* variables nor the user's site nor the current folder.
-        arguments: For the script.
-        library_path: Folder for LD_LIBRARY_PATH, for an interpreter that does not find its own libpython.
+        script: Source of the script. It is passed with `-c`, so the interpreter's user need not have access to it.
+        mark: Start of the output line; a `sitecustomize` may print other lines.
+        options: Options of the interpreter. `-I` excludes PYTHON* variables, the user's site and the current folder.
+        arguments: Arguments of the script.
+        library_path: Folder for LD_LIBRARY_PATH, if the interpreter does not find its libpython otherwise.
         time_limit: Seconds it may take.
 
     Raises:
-        ExecutionEnvironmentError: If it does not start, hangs or answers nonsense; ends with its last words.
+        ExecutionEnvironmentError: If it does not start, hangs, or prints invalid output; contains its last lines.
     """
     text = script.read_text(encoding="utf-8")
     run = run_clean([str(python), *options, "-c", text, *arguments], library_path=library_path, time_limit=time_limit)
     for line in run.stdout.splitlines():
         if line.startswith(mark):
             try:
-                answer = json.loads(line[len(mark) :])
+                value = json.loads(line[len(mark) :])
             except ValueError as error:
-                raise ExecutionEnvironmentError(f"{python} does not work: {error} in its answer") from error
-            if isinstance(answer, dict):
-                return answer
+                raise ExecutionEnvironmentError(f"{python} does not work: {error} in its output") from error
+            if isinstance(value, dict):
+                return value
     raise ExecutionEnvironmentError(f"{python} does not work: {describe_failure(run)}")
 
 
 def run_clean(
     argv: list[str], *, library_path: Path | None = None, time_limit: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of an environment with its own folder first on PATH and next to no other variable.
+    """Run a command of an environment with a minimal set of variables; its own folder is first on PATH.
 
     Raises:
         ExecutionEnvironmentError: If it does not start or takes too long.
     """
     environ = {"PATH": f"{Path(argv[0]).parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}
-    # Who only says which numpy there is needs no threads for it, and they would wait for work without sleep.
+    # Importing numpy starts OpenBLAS's threads, which spin while idle; a probe needs none.
     environ["OPENBLAS_NUM_THREADS"] = "1"
     if library_path is not None:
         environ["LD_LIBRARY_PATH"] = str(library_path)
@@ -79,7 +79,7 @@ def run_clean(
 
 
 def describe_failure(run: subprocess.CompletedProcess[str]) -> str:
-    """How a command ended, with its last lines of stderr."""
+    """Exit status or signal of a command, with its last lines of stderr."""
     lines = [line for line in run.stderr.strip().splitlines() if line.strip()][-6:]
     how = f"killed by signal {-run.returncode}" if run.returncode < 0 else f"exit status {run.returncode}"
-    return f"{how}: " + " | ".join(lines) if lines else f"{how} without a word"
+    return f"{how}: " + " | ".join(lines) if lines else f"{how} with no output"

@@ -211,7 +211,9 @@ def test_a_foreign_lock_alone_is_a_recipe(tmp_path: Path) -> None:
     assert found is not None
     assert found.text == f"numpy==2.2.6 \\\n    --hash=sha256:{_A}\n"
     assert (found.complete, found.hashed, found.named_in) == (True, True, tmp_path / "pylock.toml")
-    with pytest.raises(ConfigError, match=r"pylock.toml is the lock of .* already; update it with the tool that wrote it"):
+    with pytest.raises(
+        ConfigError, match=r"pylock.toml is the lock of .* already; update it with the tool that wrote it"
+    ):
         lock(tmp_path)
 
 

@@ -92,7 +92,7 @@ def test_a_uri_that_names_something_else_than_at_first_is_refused_until_somebody
 
     assert f"naiad env prefetch --accept-changed {web.uri('e.tar')}" in refusal(manager, source)
 
-    manager.accept(web.uri("e.tar"))
+    manager.accept_changed(web.uri("e.tar"))
     assert "has no interpreter" in refusal(manager, source)
 
 

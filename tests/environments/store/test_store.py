@@ -174,7 +174,7 @@ def test_sweeping_leaves_alone_what_is_being_made(manager):
     (manager.store_root / "locks").mkdir()
 
     with FileLock(manager.store_root / "locks" / f"{busy}.lock"):
-        manager._archives._store.remove_leftovers()
+        manager._entries._store.remove_leftovers()
 
     assert entries(manager.store_root) == [busy]
     assert [path.name for path in (manager.store_root / "staging").iterdir()] == [f"{busy}.x"]
@@ -183,7 +183,7 @@ def test_sweeping_leaves_alone_what_is_being_made(manager):
 def test_sweeping_leaves_other_peoples_folders_alone(manager):
     (manager.store_root / "my notes").mkdir(parents=True)
 
-    manager._archives._store.remove_leftovers()
+    manager._entries._store.remove_leftovers()
 
     assert (manager.store_root / "my notes").exists()
 

@@ -209,7 +209,7 @@ def _prefetch(
     for source in dict.fromkeys(_sources(environments, repositories, directories, store)):
         uri = source.uri if isinstance(source, EnvironmentSource) else ""
         if accept_changed and uri:
-            manager.accept(uri)
+            manager.accept_changed(uri)
         try:
             ready = manager.prepare(source)
         except NaiadError as error:
