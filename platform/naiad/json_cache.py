@@ -1,4 +1,4 @@
-"""Small JSON files that remember what was dear to find out. Losing one costs time, never correctness."""
+"""Small JSON files with cached results. A lost file costs time, never correctness."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Write the file in one step: readers see the old object or the new one, never half of either.
+    """Write the file atomically: readers see either the old object or the new one.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -32,12 +32,12 @@ def write(path: Path, value: dict[str, Any]) -> None:
             json.dump(value, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - both names belong to this function
+        os.replace(temporary, path)  # noqa: PTH105 - `temporary` is a string of mkstemp
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def name_for(key: str) -> str:
-    """A file name for what is known about *key*, which may hold any character."""
+    """A file name for *key*, which may contain any characters."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40] + ".json"

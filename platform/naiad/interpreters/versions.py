@@ -8,7 +8,8 @@ from packaging.version import Version
 PythonVersion = tuple[int, int, int]
 
 # PEP 440 compares `3.10` as 3.10.0, so `==3.10` would reject 3.10.4. For these operators the version is truncated to
-# as many numbers as the specifier has. `>=` and `<` give the same result either way; `~=` and `===` have their own rules.
+# as many numbers as the specifier has. `>=` and `<` give the same result either way. `~=` and `===` have rules of
+# their own.
 _TRUNCATING_OPERATORS = frozenset({"==", "!=", "<=", ">"})
 
 

@@ -1,8 +1,8 @@
-"""Who we are to a storage: the reference's variables and its credential file, as options of fsspec's drivers.
+"""Credentials for remote storage: Triton's variables and credential file, as options of fsspec's drivers.
 
-`TRITON_CLOUD_CREDENTIAL_PATH` names a JSON file with credentials by the beginnings of URIs, the longest wins; without
-it the variables of each provider's own tools count (SRV docs/user_guide/model_repository.md). Whatever is not said
-here is left to the driver, which looks where its provider's tools look: configuration files, the machine's identity.
+`TRITON_CLOUD_CREDENTIAL_PATH` names a JSON file that maps URI prefixes to credentials; the longest prefix wins. Without
+it the variables of the providers' own tools are used (SRV docs/user_guide/model_repository.md). For missing values the
+driver searches where its provider's tools do: in configuration files, and for the machine's identity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from naiad.storage.locations import Location
 __all__ = ["driver_options"]
 
 _FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
-_SECTIONS = {"s3": "s3", "gcs": "gs", "abfs": "as"}  # by driver
+_SECTIONS = {"s3": "s3", "gcs": "gs", "abfs": "as"}  # section of the file by driver
 
 _AWS = {
     "key_id": "AWS_ACCESS_KEY_ID",
@@ -37,10 +37,10 @@ _GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def driver_options(location: Location, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options with which fsspec's driver opens *location*.
+    """The options for fsspec's driver to open *location*.
 
     Raises:
-        StorageError: If the file of credentials cannot be used.
+        StorageError: If the credential file is missing or invalid.
     """
     section = _SECTIONS.get(location.protocol)
     if section is None:
@@ -51,38 +51,38 @@ def driver_options(location: Location, environ: Mapping[str, str]) -> dict[str, 
         return {**location.options, **({"token": token} if token else {})}
     names = _AWS if section == "s3" else _AZURE
     credential = {key: environ.get(variable, "") for key, variable in names.items()} if found is None else found
-    said = {key: value for key, value in credential.items() if value}
-    return {**location.options, **(_aws(said) if section == "s3" else _azure(said))}
+    given = {key: value for key, value in credential.items() if value}
+    return {**location.options, **(_aws(given) if section == "s3" else _azure(given))}
 
 
-def _aws(said: Mapping[str, str]) -> dict[str, Any]:
+def _aws(given: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if "key_id" in said and "secret_key" in said:  # before a profile, as for the reference
-        options = {"key": said["key_id"], "secret": said["secret_key"]}
-        if "session_token" in said:
-            options["token"] = said["session_token"]
-    elif "profile" in said:
-        options["profile"] = said["profile"]
-    if "region" in said:
-        options["client_kwargs"] = {"region_name": said["region"]}
+    if "key_id" in given and "secret_key" in given:  # takes precedence over a profile, as in Triton
+        options = {"key": given["key_id"], "secret": given["secret_key"]}
+        if "session_token" in given:
+            options["token"] = given["session_token"]
+    elif "profile" in given:
+        options["profile"] = given["profile"]
+    if "region" in given:
+        options["client_kwargs"] = {"region_name": given["region"]}
     return options
 
 
-def _azure(said: Mapping[str, str]) -> dict[str, Any]:
+def _azure(given: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if "account_str" in said:
-        options["account_name"] = said["account_str"]
-    if "auth_type" in said:
-        options["anon"] = False  # look for an identity of this machine, or of whoever is logged in
-        if "client_id" in said:
-            options["managed_identity_client_id"] = said["client_id"]
-    elif "account_key" in said:
-        options["account_key"] = said["account_key"]
+    if "account_str" in given:
+        options["account_name"] = given["account_str"]
+    if "auth_type" in given:
+        options["anon"] = False  # use the identity of this machine or of the logged-in user
+        if "client_id" in given:
+            options["managed_identity_client_id"] = given["client_id"]
+    elif "account_key" in given:
+        options["account_key"] = given["account_key"]
     return options
 
 
 def _from_file(path: Path, section: str, uri: str) -> Any:
-    """What the file says about *uri*; None if nothing."""
+    """The credentials of the longest matching prefix of *uri* in the file; None if none matches."""
     try:
         content = json.loads(path.read_bytes())
         entries = content.get(section, {})
@@ -100,7 +100,7 @@ def _from_file(path: Path, section: str, uri: str) -> Any:
 def _checked(entry: Any, section: str, where: str) -> Any:
     if section == "gs":
         if not isinstance(entry, str):
-            raise StorageError(f"{where} must be the path of a file of credentials")
+            raise StorageError(f"{where} must be the path of a credential file")
         return entry
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
         raise StorageError(f"{where} must be an object of strings")

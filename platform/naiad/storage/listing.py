@@ -1,4 +1,4 @@
-"""What lies in a storage, and what tells one content of a file from another without reading it."""
+"""Listing folders and files of remote storage, with tags that change with the content of a file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from naiad.storage.opening import Storage, translate_storage_errors
 
 __all__ = ["StoredFile", "list_files", "list_folders"]
 
-# A digest or a number of generation first, times last; by the names that s3fs, gcsfs, adlfs, HTTP and memory have.
+# Keys of s3fs, gcsfs, adlfs, HTTP and memory: digests and generation numbers first, times last.
 _TAGS = ("ETag", "etag", "md5Hash", "md5", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file, or a folder, of a storage.
+    """A file or folder in remote storage.
 
     Attributes:
-        path: Its path below the place that was listed.
-        size: Its bytes.
-        tag: Changes with its content.
+        path: Path relative to the listed folder.
+        size: Size in bytes.
+        tag: Value that changes with the content; empty if the driver reports none.
         is_folder: Whether it is a folder.
     """
 
@@ -33,25 +33,25 @@ class StoredFile:
 
 
 def list_folders(storage: Storage) -> list[str]:
-    """Names of the folders right in a place, sorted.
+    """The sorted names of the direct sub-folders.
 
     Raises:
-        StorageError: If it is not there or cannot be read.
+        StorageError: If the folder does not exist or cannot be read.
     """
     with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
         entries = storage.filesystem.ls(storage.path, detail=True)
-    own = storage.path.strip("/")  # some stores list a place as its own first entry
+    own = storage.path.strip("/")  # some stores list a folder as its own first entry
     return sorted(
         {_last(entry["name"]) for entry in entries if entry["type"] == "directory" and entry["name"].strip("/") != own}
     )
 
 
 def list_files(storage: Storage) -> dict[str, StoredFile]:
-    """All files and folders below a place, by path.
+    """All files and folders below a folder, by relative path.
 
     Raises:
-        StorageError: If it cannot be read, or holds a path that leads out of it.
+        StorageError: If the folder cannot be read, or contains a path that leads out of it.
     """
     with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
@@ -67,7 +67,7 @@ def list_files(storage: Storage) -> dict[str, StoredFile]:
 
 def _file(uri: str, path: str, name: str, info: Mapping[str, Any]) -> StoredFile:
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path or "\0" in path:
-        raise StorageError(f"'{uri}' holds '{path}', which leads out of it", code=Code.INVALID_ARG)
+        raise StorageError(f"'{uri}' contains '{path}', which leads out of it", code=Code.INVALID_ARG)
     is_folder = info.get("type") == "directory" or name.endswith("/")
     size = 0 if is_folder else int(info.get("size") or 0)
     tag = "" if is_folder else next((str(info[key]) for key in _TAGS if info.get(key)), "")

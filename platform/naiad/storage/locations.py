@@ -1,8 +1,8 @@
-"""Where a URI of a storage leads: which of fsspec's drivers, which path in it, and which server if one is named.
+"""Parsing URIs of remote storage into fsspec's driver, path and server.
 
-Forms as the reference takes them (SRV docs/user_guide/model_repository.md): `s3://bucket/path`,
+The forms are Triton's (SRV docs/user_guide/model_repository.md): `s3://bucket/path`,
 `s3://host:port/bucket/path` (plain HTTP), `s3://https://host:port/bucket/path`, `gs://bucket/path`,
-`as://account/container/path`; and whatever fsspec knows by itself, such as `memory://path`.
+`as://account/container/path`; and every other scheme of fsspec, such as `memory://path`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BUCKETS = frozenset({"s3", "gs", "gcs", "as"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A place in a storage.
+    """A parsed URI.
 
     Attributes:
-        uri: As it was given, without a slash at the end.
+        uri: The URI without a trailing slash.
         protocol: Name of fsspec's driver.
-        path: The path in it.
-        options: What the URI itself says to the driver.
+        path: Path for the driver.
+        options: Options for the driver that the URI contains.
     """
 
     uri: str
@@ -45,10 +45,10 @@ def has_scheme(text: str) -> bool:
 
 
 def parse_location(uri: str) -> Location:
-    """Read a URI.
+    """Parse a URI.
 
     Raises:
-        StorageError: If it has no scheme or names no bucket.
+        StorageError: If it has no scheme or no bucket.
     """
     match = _SCHEME.match(uri)
     if match is None:
@@ -63,7 +63,7 @@ def parse_location(uri: str) -> Location:
 
 
 def _read_plain(uri: str, scheme: str, _rest: str) -> Location:
-    # Drivers such as HTTP's take whole URIs; each strips what it does not want.
+    # Some drivers, such as HTTP's, expect the whole URI; the others strip the scheme themselves.
     return Location(uri=uri, protocol=scheme, path=uri)
 
 

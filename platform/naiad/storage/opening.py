@@ -1,4 +1,4 @@
-"""From a URI to something that can be read: fsspec's file system for it, opened with our credentials."""
+"""Opening remote storage: fsspec's file system for a URI, with the configured credentials."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ EXTRAS = {
     "http": "http",
     "https": "http",
 }
-"""The extra of naiad that brings the driver, by the driver's name."""
+"""The extra of naiad that installs a driver, by driver."""
 
 
 class Filesystem(Protocol):
-    """What we use of fsspec's file systems; all calls block."""
+    """The part of fsspec's file systems that naiad uses. All calls block."""
 
     def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]:
-        """All files below *path* with what is known about each."""
+        """All files below *path* with their metadata."""
 
-    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - fsspec's
-        """What lies in *path* itself."""
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - the signature is fsspec's
+        """The direct content of *path*."""
 
     def info(self, path: str) -> dict[str, Any]:
-        """What is known about *path*."""
+        """The metadata of *path*."""
 
     def isdir(self, path: str) -> bool:
-        """Whether something lies below *path*."""
+        """Whether *path* is a folder."""
 
     def open(self, path: str, mode: str = "rb") -> BinaryIO:
         """The content of a file."""
 
     def get_file(self, rpath: str, lpath: str) -> None:
-        """Copy a file here."""
+        """Copy a file to this machine."""
 
     def invalidate_cache(self) -> None:
-        """Forget listings: the next one asks."""
+        """Drop cached listings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """An opened place.
+    """An opened location.
 
     Attributes:
-        uri: How it was called.
-        filesystem: The file system it is in.
-        path: Its path there.
+        uri: The URI.
+        filesystem: Its file system.
+        path: The path in that file system.
     """
 
     uri: str
@@ -68,18 +68,18 @@ class Storage:
 
 
 def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
-    """Open the place that a URI names; nothing is asked of the network yet by most drivers.
+    """Open the location of a URI. Most drivers do not access the network yet.
 
     Args:
         uri: See `naiad.storage.locations`.
-        environ: Where the variables for credentials are; those of this process unless given.
+        environ: Variables with credentials; those of this process by default.
 
     Raises:
         StorageError: If the URI or the credentials cannot be used, or the driver is not installed.
     """
     location = parse_location(uri)
     options = driver_options(location, os.environ if environ is None else environ)
-    import fsspec  # here, as a server whose files are all on this machine needs none of it
+    import fsspec  # here, because servers with local files only do not need it
 
     try:
         kind = fsspec.get_filesystem_class(location.protocol)
@@ -88,7 +88,7 @@ def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
     except ValueError as error:
         raise StorageError(f"cannot open '{uri}': no driver of fsspec knows its scheme") from error
     with translate_storage_errors(f"cannot open '{location.uri}'"):
-        return Storage(location.uri, kind(**options), kind._strip_protocol(location.path))  # noqa: SLF001 - fsspec's own way
+        return Storage(location.uri, kind(**options), kind._strip_protocol(location.path))  # noqa: SLF001 - fsspec's documented way to get the path
 
 
 def _not_installed(location: Location, error: ImportError) -> StorageError:
@@ -102,10 +102,10 @@ def _not_installed(location: Location, error: ImportError) -> StorageError:
 
 @contextlib.contextmanager
 def translate_storage_errors(what: str) -> Iterator[None]:
-    """Say *what* failed, whatever a driver raises: each has classes of its own.
+    """Convert exceptions of drivers, which have no common class, into errors that begin with *what*.
 
     Raises:
-        StorageError: Instead of it.
+        StorageError: Instead of the driver's exception.
     """
     try:
         yield

@@ -138,7 +138,7 @@ def test_signing_what_changed_drops_the_signatures_of_what_it_was(small, tmp_pat
 
 def test_a_directory_cannot_be_signed_and_is_refused(strict, whole):
     assert refusal(strict, whole).endswith(
-        f"is refused: {whole} is a directory, and only archives have a digest and signatures; pack it with `naiad env "
+        f"is refused: {whole} is a directory, and only archives have digests and signatures; pack it with `naiad env "
         "pack`, or remove --env-trust"
     )
 

@@ -129,7 +129,7 @@ def test_an_archive_here_that_is_not_what_was_pinned_is_refused(manager, archive
 
 def test_a_directory_cannot_be_pinned(manager, whole):
     with pytest.raises(
-        ExecutionEnvironmentError, match="is a directory, and only archives have a digest and signatures"
+        ExecutionEnvironmentError, match="is a directory, and only archives have digests and signatures"
     ):
         manager.prepare(EnvironmentSource(path=whole, digest="0" * 64))
 
