@@ -29,7 +29,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.ready_environment import withheld_variables
 from naiad.errors import NaiadError
-from naiad.frontends.log_settings import Log
+from naiad.frontends.log_settings import ServerLog
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import log_block
 from naiad.repository.repositories import open_repositories
@@ -46,7 +46,7 @@ _WITHOUT_EFFECT_REASON = (
 )
 
 
-def serve(options: ServerOptions, log: Log) -> int:
+def serve(options: ServerOptions, log: ServerLog) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
     Args:
@@ -60,7 +60,7 @@ def serve(options: ServerOptions, log: Log) -> int:
         return _FAILED
 
 
-async def _serve(options: ServerOptions, log: Log) -> int:
+async def _serve(options: ServerOptions, log: ServerLog) -> int:
     stopping = _stop_on_signals()
     loader = build_loader(options)
     engine = build_engine(options, loader)

@@ -24,7 +24,7 @@ from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.frontends.log_settings import Log
+from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.metrics.custom_families import custom_families
 from naiad.frontends.metrics.families import Collector
 from naiad.frontends.metrics.naiad_families import guest_families, store_families
@@ -42,7 +42,7 @@ __all__ = ["listen", "metrics_frontend"]
 logger = logging.getLogger("naiad.app")
 
 
-async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: Log, stack: AsyncExitStack) -> None:
+async def listen(engine: Engine, loader: Loader, options: ServerOptions, log: ServerLog, stack: AsyncExitStack) -> None:
     """Serve on all ports that the options name, until *stack* is closed.
 
     The server is not ready before the last port is open. A client that waits for readiness on one port may then use any

@@ -1,7 +1,7 @@
 """The form of a case: an HTTP request as data, wrong lengths and broken bodies included.
 
-`http_cases` and `http_errors` hold the cases, `expected.json` what Triton 2.51 answers to each (see `record.py`), and
-`departures` where we owe another answer than the recorded one.
+`http_cases` and `http_errors` contain the cases, `expected.json` the responses of Triton 2.51 (see `record.py`), and
+`departures` the cases whose expected response is another one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Case:
     Attributes:
         name: What is wrong (or right) with it.
         headers: Besides Host and Content-Length.
-        content_length: AUTO for the true one, None for no such header, else this text.
+        content_length: AUTO for the actual length, None for no header, else the header's text.
         cut_off: The client ends its side after the last byte.
         only_prefix: Compare an error's text up to here: the rest is the JSON parser's own.
         unordered: Names of which the reference mentions any, by the order of a hash table.
-        volatile: Keys of the answer whose values differ from run to run.
+        volatile: Keys of the response whose values differ between runs.
     """
 
     name: str
@@ -64,7 +64,7 @@ def binary(name: str, size: Any, *, datatype: str = "FP32", shape: Sequence[Any]
 
 
 def infer(name: str, content: Any, model: str = "add_sub", *, tail: bytes | None = None, **other: Any) -> Case:
-    """An inference request; with `tail`, its header says how long the JSON is."""
+    """An inference request. With `tail`, a header states the length of the JSON."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     headers = dict(other.pop("headers", {}))
     if tail is not None:
@@ -74,5 +74,5 @@ def infer(name: str, content: Any, model: str = "add_sub", *, tail: bytes | None
 
 
 def without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The mapping less some keys."""
+    """The mapping without some keys."""
     return {key: value for key, value in mapping.items() if key not in keys}

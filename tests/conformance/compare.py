@@ -1,8 +1,8 @@
-"""Ask both servers every case and print where they differ.
+"""Send every case to both servers and print the differences.
 
     python tests/conformance/compare.py DIRECTORY_OF_THE_REFERENCE [--all]
 
-Answers owed by a departure count as equal where ours is the one owed; `--all` prints those differences too.
+A response that a departure expects counts as equal; `--all` prints these differences too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where we owe another answer than the one recorded from Triton 2.51, and why.
+"""Cases whose expected response is not the one recorded from Triton 2.51, and why.
 
-The behaviour to match is that of a newer release (2.73), whose texts differ here and there; a few answers of the
-reference are accidents nobody can rely on.
+The behaviour to match is that of a newer release (2.73), some of whose texts differ. A few responses of the reference
+are accidents that no client can rely on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _ID = "[request id: <id_unknown>] "
 
 @dataclasses.dataclass(frozen=True)
 class Departure:
-    """The answer we owe.
+    """The expected response.
 
     Attributes:
-        why: The reason for not owing the recorded one.
-        status: HTTP status, or name of a gRPC code; None stands for a refusal of any kind, a closed connection too.
+        why: Why the recorded response is not expected.
+        status: HTTP status, or name of a gRPC code; None for any rejection, including a closed connection.
         error: What the text must contain.
     """
 
@@ -28,7 +28,7 @@ class Departure:
     error: str = ""
 
     def accepts(self, answer: dict[str, Any]) -> bool:
-        """Whether an answer is the one owed."""
+        """Whether a response is the expected one."""
         if self.status is None:
             return bool(answer.get("closed")) or 400 <= answer.get("status", 0) <= 500
         if answer.get("status", answer.get("code")) != self.status:

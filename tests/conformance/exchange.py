@@ -1,6 +1,6 @@
-"""One request over a plain socket and its answer in a form that can be stored, compared and read.
+"""One request over a plain socket, and its response in a form that can be stored, compared and read.
 
-Nothing here mends a request: what a case says is what the server gets, wrong lengths and broken bodies included.
+Requests are sent exactly as the case states them, including wrong lengths and malformed bodies.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from conformance.cases import Case
 
 HOST = "127.0.0.1"
-# Long enough for a model's first call on a loaded machine; an answer that never comes costs this much once.
+# Long enough for a model's first call on a busy machine. A missing response costs this time once.
 TIMEOUT = 5.0
 
 Answer = dict[str, Any]
 
 
 def ask(port: int, case: Case, repository: str) -> Answer:
-    """Send the case's bytes; the answer, with the repository's own path masked."""
+    """Send the case's bytes; return the response, with the repository's path masked."""
     with contextlib.closing(socket.create_connection((HOST, port), timeout=TIMEOUT)) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            # A server may answer and close before it has read everything.
+            # A server may respond and close before it has read everything.
             connection.sendall(case.wire(port))
             if case.cut_off:
                 connection.shutdown(socket.SHUT_WR)
@@ -51,11 +51,11 @@ def _readable(response: http.client.HTTPResponse, body: bytes) -> Answer:
         body = gzip.decompress(body) if encoding == "gzip" else zlib.decompress(body)
     header_length = response.getheader("Inference-Header-Content-Length")
     if header_length is not None:
-        # The length itself depends on spaces in JSON; that it is right shows in both parts' being readable.
+        # The length depends on spaces in JSON. A wrong one would make the parts unreadable.
         body, tail = body[: int(header_length)], body[int(header_length) :]
         answer["tail"] = tail.hex()
     if response.status == http.HTTPStatus.OK:
-        # With an error the reference says text/plain or JSON by chance of the code path; no client looks.
+        # For errors, the reference's content type (text/plain or JSON) depends on the code path; clients ignore it.
         answer["content_type"] = response.getheader("Content-Type")
     if body:
         try:

@@ -1,4 +1,4 @@
-"""Calls over gRPC with messages built field by field, so that they can be as wrong as we like."""
+"""gRPC calls with messages built field by field, so that any field can be invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GrpcCase:
     Attributes:
         method: The method's name.
         message: Makes its message.
-        more: Make further messages of a stream, each sent once the one before is answered.
+        more: Make further messages of a stream. Each is sent after the response to the previous one.
         metadata: Sent with the call.
         unordered: Names of which the reference mentions any, by the order of a hash table.
     """
@@ -40,7 +40,7 @@ class GrpcCase:
 
 
 def call(address: str, case: GrpcCase, repository: str) -> dict[str, Any]:
-    """Make the call; its answer, or its status, in a form that can be stored."""
+    """Make the call; return its response or status in a form that can be stored."""
     try:
         with contextlib.closing(grpc.insecure_channel(address)) as channel:
             content = _streamed(channel, case) if case.method == "ModelStreamInfer" else _answered(channel, case)

@@ -1,4 +1,4 @@
-"""Calls over gRPC to the protocol's extensions, streams, and the health service."""
+"""gRPC calls to the protocol's extensions, to streams and to the health service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _case(name: str, method: str, message: Callable[[], Message]) -> GrpcCase:
 
 
 def _asked(name: str, *, of_output: dict[str, Any] | None = None, of_input: dict[str, Any] | None = None) -> GrpcCase:
-    """An inference with parameters of an output, or of the first input (which then has no data of its own)."""
+    """An inference with parameters of an output, or of the first input (which then contains no data)."""
 
     def build() -> Message:
         raw = _BOTH_RAW if of_input is None else (FLOATS,)

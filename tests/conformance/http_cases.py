@@ -1,4 +1,4 @@
-"""Requests that are right: each way of giving and taking tensors, and the endpoints that describe."""
+"""Valid requests: each way to send and receive tensors, and the endpoints for metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOUR_FLOATS = struct.pack("<4f", 1.5, -2.5, 1e30, 0.1)
 
 
 def by_sized_bytes(*elements: bytes) -> bytes:
-    """BYTES as they travel: each element after its length."""
+    """Encoded BYTES: each element follows its length."""
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 

@@ -1,4 +1,4 @@
-"""Requests that are wrong, each in one way."""
+"""Invalid requests, each with one fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the protocol's extensions: classes, settings and the state of regions."""
+"""Requests to the protocol's extensions: classification, settings and the status of regions."""
 
 from __future__ import annotations
 

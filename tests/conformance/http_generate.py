@@ -1,4 +1,4 @@
-"""Requests of the generate extension, right and wrong."""
+"""Valid and invalid requests of the generate extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an answer is the one we owe: the recorded one, or the departure's in its place."""
+"""Compares a response with the expected one: that of the departure if there is one, else the recorded one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EXPECTED = Path(__file__).with_name("expected.json")
 
 
 def recorded() -> Mapping[str, Mapping[str, Answer]]:
-    """What the reference answered: by protocol, then by name of the case."""
+    """The reference's responses by protocol and name of the case."""
     content: Mapping[str, Mapping[str, Answer]] = json.loads(EXPECTED.read_text())
     return content
 
 
 def judge_http(case: Case, expected: Answer, answer: Answer) -> str:
-    """What is wrong with the answer; empty where nothing is."""
+    """What differs from the expected response; empty if nothing does."""
     departure = departures.HTTP.get(case.name)
     if departure is not None:
         return "" if departure.accepts(answer) else f"owed {departure}\n got {_shown(answer)}"
@@ -40,7 +40,7 @@ def judge_grpc(case: GrpcCase, expected: Answer, answer: Answer) -> str:
 
 
 def _compare(expected: Answer, answer: Answer, unordered: Sequence[str]) -> str:
-    # As text, so that the order of keys counts: people diff and read these answers.
+    # As text, so that the order of keys counts: people diff and read these responses.
     owed, got = _shown(expected), _shown(answer)
     for name in unordered:
         owed, got = owed.replace(name, "<one of them>"), got.replace(name, "<one of them>")

@@ -1,4 +1,4 @@
-"""Ask the reference every case and store what it answers.
+"""Send every case to the reference and store its responses.
 
     python tests/conformance/record.py DIRECTORY_OF_THE_REFERENCE
 

@@ -1,4 +1,4 @@
-"""A server on the models of the cases, and every case asked of it."""
+"""Starts a server with the models of the cases and sends every case to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELS = Path(__file__).with_name("models")
 
 @contextmanager
 def serving(work: Path, command: Path = TRITONSERVER) -> Iterator[tuple[ServerProcess, Path]]:
-    """A server on a copy of our models (a copy: running leaves bytecode), one of which never loads."""
+    """A server on a copy of the models (running leaves bytecode files). One of them fails to load."""
     repository = work / "repository"
     shutil.copytree(MODELS, repository, ignore=shutil.ignore_patterns("__pycache__"))
     with ServerProcess(repository, "--exit-on-error=false", work=work, command=[command], wait="live") as server:
@@ -33,7 +33,7 @@ def serving(work: Path, command: Path = TRITONSERVER) -> Iterator[tuple[ServerPr
 
 
 def answers(server: ServerProcess, repository: Path) -> dict[str, dict[str, Answer]]:
-    """What a server answers to every case."""
+    """The responses of a server to every case."""
     return {
         "http": {case.name: ask(server.http_port, case, str(repository)) for case in HTTP_CASES},
         "grpc": {case.name: call(server.grpc_url, case, str(repository)) for case in GRPC_CASES},

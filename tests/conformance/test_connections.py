@@ -1,4 +1,4 @@
-"""What a connection survives and what ends it: HTTP/1.1 as clients and proxies speak it, over plain sockets."""
+"""Which requests a connection survives and which end it: HTTP/1.1 of clients and proxies over plain sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory):
 
 
 class Client:
-    """A plain socket that sends what it is told and reads whole answers."""
+    """A plain socket that sends given bytes and reads whole responses."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -74,7 +74,7 @@ def sums(answer: tuple[int, bytes]) -> list[float]:
 
 
 def test_pipelined_requests_are_answered_in_their_order(client):
-    """The second is answered at once, the first only by the model; a client would take one for the other."""
+    """The second response is ready at once, the first only after the model. In the wrong order a client would mix them up."""
     client.send(request() + request("/v2/nothing") + request())
     assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
     assert client.read_answer()[0] == 404
@@ -97,7 +97,7 @@ def test_request_may_arrive_byte_by_byte(client):
 
 
 def test_client_that_waits_for_100_continue_is_told_to_go_on(client):
-    """curl asks before it sends a large body, and waits a second where nobody answers."""
+    """curl asks before it sends a large body, and waits a second for the response."""
     head, _, body = request(headers="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n")
     assert client.incoming.readline() == b"HTTP/1.1 100 Continue\r\n"
@@ -125,7 +125,7 @@ def test_connection_ends_after_its_answer_where_the_client_says_so(client, how):
     ids=["TLS", "a huge header", "two lengths", "a length and chunks", "a chunk of no length"],
 )
 def test_malformed_request_is_refused_and_its_connection_ended(server, client, sent, statuses):
-    """After it nobody knows where the next request begins (two lengths: request smuggling), so there is none."""
+    """The beginning of the next request is unknown (two lengths: request smuggling), so the connection ends."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         client.send(sent)
     assert client.read_answer()[0] in statuses
@@ -160,7 +160,7 @@ def test_path_may_come_with_scheme_and_host(client):
 
 
 def test_slow_reader_gets_its_own_answer_while_others_are_served(server):
-    """The answer is written from the guest's memory, which must not be given away before the last byte has left."""
+    """The response is written from the guest's memory, which must not be freed before the last byte is sent."""
     size = 32 << 20  # more than the kernel keeps for a connection
 
     def raw(fill: bytes) -> bytes:
@@ -169,7 +169,7 @@ def test_slow_reader_gets_its_own_answer_while_others_are_served(server):
 
     with contextlib.closing(Client(server.http_port)) as slow:
         slow.send(raw(b"\x01"))
-        slow.incoming.peek(1)  # its answer has begun, and most of it finds no room on the way
+        slow.incoming.peek(1)  # its response has begun, and most of it does not fit into the socket's buffers
         with contextlib.closing(Client(server.http_port)) as quick:
             for fill in (b"\x02", b"\x03", b"\x04"):
                 quick.send(raw(fill))

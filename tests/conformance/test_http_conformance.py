@@ -1,4 +1,4 @@
-"""Our server gives the reference's answers, status and text, to right and wrong requests alike."""
+"""The server's responses, status and text, are the reference's for valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_grpc_answer_is_the_one_we_owe(served, case: GrpcCase):
 
 
 def test_server_is_well_after_every_wrong_request(served):
-    """Whatever order the cases ran in, none of them may have taken a model or the server down."""
+    """In any order, no case may crash a model or the server."""
     server, _ = served
     assert server.get("/v2/health/live").status == 200
     assert server.get("/v2/models/misbehaves/ready").status == 200
 
 
 def test_every_case_is_recorded_and_every_departure_has_a_case():
-    """A renamed case would else be judged by nothing."""
+    """A renamed case would otherwise be compared with nothing."""
     http_names, grpc_names = [case.name for case in HTTP_CASES], [case.name for case in GRPC_CASES]
     assert sorted(http_names) == sorted(EXPECTED["http"])
     assert sorted(grpc_names) == sorted(EXPECTED["grpc"])
@@ -50,7 +50,7 @@ def test_every_case_is_recorded_and_every_departure_has_a_case():
 
 
 def test_bytes_on_the_wire_are_those_of_the_case():
-    """The oracle is only as good as its requests: nothing may mend a wrong length."""
+    """The client must send wrong lengths as they are."""
     case = Case(name="n", path="/p", body=b"12345", content_length="3", headers={"A": "b"})
     head = b"POST /p HTTP/1.1\r\nHost: 127.0.0.1:80\r\nContent-Length: 3\r\nA: b\r\n\r\n"
     assert case.wire(80) == head + b"12345"

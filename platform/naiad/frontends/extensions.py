@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from naiad.frontends.log_settings import Log, NoLog
+from naiad.frontends.log_settings import NullLog, ServerLog
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.model_metrics import ModelMetricFamily
@@ -23,6 +23,6 @@ class Extensions:
     """
 
     regions: ClientRegions = field(default_factory=ClientRegions)
-    log: Log = field(default_factory=NoLog)
+    log: ServerLog = field(default_factory=NullLog)
     tracer: Tracer = field(default_factory=Tracer)
     model_metrics: Iterable[ModelMetricFamily] = ()

@@ -20,7 +20,7 @@ _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 _MAX_VERBOSE_LEVEL = (1 << 32) - 1
 
 
-class Log(Protocol):
+class ServerLog(Protocol):
     """The server's log."""
 
     is_verbose: bool
@@ -34,7 +34,7 @@ class Log(Protocol):
         """Apply *settings* at once."""
 
 
-class NoLog:
+class NullLog:
     """A log of a server without one: it keeps its settings and logs nothing."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _MAX_ELEMENTS = 1_000_000
 
 @dataclass(slots=True)
 class RequestedOutputs:
-    """The special forms that one request asks for, by name of the output. False where there is none.
+    """The special forms that one request asks for, by name of the output. An object without any is false.
 
     Attributes:
         classes: Number of classes to return instead of the values.

@@ -23,7 +23,7 @@ from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.engine import Engine
 from naiad.errors import Code, NaiadError, RepositoryError, UnsupportedRequestError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.log_settings import NoLog
+from naiad.frontends.log_settings import NullLog
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnsupportedError, translate_errors
 from naiad.inprocess.loop import LoopThread
@@ -56,7 +56,7 @@ class RunningServer:
     def __init__(self, options: ServerOptions, loop: LoopThread, log: ActiveLog | None) -> None:
         self.options = options
         self.loop = loop
-        self.extensions = Extensions(log=log or NoLog())
+        self.extensions = Extensions(log=log or NullLog())
         self.engine: Engine
         self._log = log
         self._stack = AsyncExitStack()

@@ -23,7 +23,7 @@ class Frontend:
         self.port = loop.run(self.frontend.start())
 
     def release(self) -> None:
-        """Let the model `held` answer."""
+        """Let the model `held` respond."""
         self.loop.call(self.engine.release)
 
     def until(self, condition) -> None:

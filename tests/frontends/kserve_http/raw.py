@@ -1,4 +1,4 @@
-"""A plain socket that sends what it is told and reads whole answers."""
+"""A plain socket that sends given bytes and reads whole responses."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Client:
             self.socket.sendall(part)
 
     def read(self, *, with_body: bool = True) -> Answer:
-        """The next answer; without its body where the request was a HEAD."""
+        """The next response; without a body if the request was a HEAD."""
         status, headers, _ = self.read_head()
         length = int(headers.get("Content-Length", "0")) if with_body else 0
         return Answer(status, headers, self.incoming.read(length))
 
     def read_head(self) -> Answer:
-        """The status and headers of the next answer, whose body the test reads by itself."""
+        """Status and headers of the next response. The test reads the body itself."""
         line = self.incoming.readline()
         assert line.startswith(b"HTTP/1.1 "), line
         return Answer(int(line.split()[1]), http.client.parse_headers(self.incoming), b"")
 
     def read_chunk(self) -> bytes:
-        """The next chunk of a body; empty where it ends."""
+        """The next chunk of a body; empty at its end."""
         size = int(self.incoming.readline(), 16)
         chunk = self.incoming.read(size)
         assert self.incoming.readline() == b"\r\n"
@@ -82,5 +82,5 @@ def infer(*values: float, request_id: str = "", binary: bool = False) -> bytes:
 
 
 def raw(model: str, body: bytes) -> bytes:
-    """An inference request whose body is the one tensor."""
+    """A raw inference request: its body is the only tensor."""
     return request(f"/v2/models/{model}/infer", body, "Inference-Header-Content-Length: 0")

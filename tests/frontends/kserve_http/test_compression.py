@@ -1,4 +1,4 @@
-"""Content codings, both ways and against clients that lie about them."""
+"""Content codings of requests and responses, and bodies that do not have the stated coding."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_unknown_coding_is_refused_with_those_known(client):
 @pytest.mark.parametrize("coding", PACK)
 @given(st.binary(max_size=3000), st.integers(0, 2 << 20))
 def test_body_comes_back_as_it_was(coding, start, zeros):
-    """Also where it ends with a piece: a megabyte of zeros leaves nothing of the input while output is due."""
+    """Also if a piece of output ends with the input: a megabyte of zeros consumes all input while output is still due."""
     body = start + bytes(zeros)  # made here: Hypothesis prints its examples, and warns of megabytes
     assert decompress(compress([body[:10], body[10:]], coding), coding.encode(), 4 << 20) == body
     assert decompress(PACK[coding](body), coding.encode(), len(body)) == body

@@ -1,4 +1,4 @@
-"""`generate` and `generate_stream` on a socket: framing, order, slow readers, clients that leave."""
+"""`generate` and `generate_stream` on a socket: framing, order, slow readers, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def out(value: int) -> bytes:
 
 
 class Paced:
-    """A decoupled model that answers when, and with what, the test says."""
+    """A decoupled model that sends the test's responses when the test says."""
 
     def __init__(self, server) -> None:
         self._loop = server.loop
@@ -94,7 +94,7 @@ def test_any_other_number_of_responses_is_an_error_under_the_status_of_the_first
     assert (answer.status, answer.json()) == (200, {"error": NOT_ONE})
     taken = server.loop.call(
         lambda: server.engine.confirmed_counts.get(1, 0)
-    )  # when the answer's turn of the loop is over
+    )  # when the loop's turn with the response is over
     assert taken == count, "responses that go nowhere must not hold the model back"
 
 
@@ -153,12 +153,12 @@ def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(serv
     assert client.read_chunks() == [out(n) for n in range(count)]
     client.send(LIVE)
     assert client.read().status == 200
-    # Not before: the client may have all of them while the server still learns which request they belong to.
+    # Polled: the client may have all events before the server knows the ticket that it confirms them under.
     assert server.engine.confirmed_counts.get(1, 0) == count
 
 
 def test_responses_of_one_turn_leave_together_but_for_the_first(client, paced, monkeypatch):
-    """One call of the system for each turn of the loop, however many responses it brings; no event waits for a next."""
+    """One system call for each turn of the loop, for any number of responses. No event waits for the next turn."""
     written = []
     write = ResponseQueue.write
     monkeypatch.setattr(ResponseQueue, "write", lambda self, part: (written.append(bytes(part)), write(self, part))[1])
@@ -252,7 +252,7 @@ def test_connection_is_closed_after_a_stream_where_the_client_asks_for_it(client
 
 
 def test_slow_reader_holds_its_stream_back_and_loses_nothing(server, client, paced):
-    """What the client does not read waits here, and only what has gone out is reported as taken."""
+    """Events that the client does not read are queued, and only written events are confirmed as sent."""
     client.send(stream("paced", {"TEXT": "x"}) + LIVE)
     wait_for_sinks(paced, 1)
     texts = [f"{n}" + "x" * (1 << 18) for n in range(100)]  # more than the kernel keeps for a connection

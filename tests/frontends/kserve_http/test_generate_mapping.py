@@ -195,7 +195,7 @@ def test_unknown_keys_are_parameters_wherever_they_are():
 
 
 def test_no_parameter_is_reserved():
-    """Unlike with `infer`, where some mean something to the server and others are refused."""
+    """Unlike `infer`, which reads some of them itself and rejects others."""
     document = {"timeout": 5, "sequence_id": "a", "priority": "x", "triton_x": 5, "binary_data_output": True}
     request = parse(document)
     assert request.parameters == document

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a raw socket: what clients may do, what they may not, and that nobody else pays for it."""
+"""HTTP/1.1 on a raw socket: valid requests, invalid ones, and that no client can block or fill the server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_requests_sent_ahead_of_a_slow_one_wait_for_it(server, client):
 
 
 def test_thousands_of_small_requests_ahead_of_a_slow_one_are_answered(server, client):
-    """Answered one within the other, they would exhaust the stack."""
+    """Nested calls for each response would exhaust the stack."""
     small = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
     client.send(request(HELD, infer(1)) + small * 1800)
     server.until(lambda engine: engine.held)
@@ -125,7 +125,7 @@ def test_endless_header_is_refused_before_it_fills_the_memory(client, first):
     ids=["length", "length and expectation", "chunks"],
 )
 def test_body_over_the_limit_is_refused(client, packet):
-    """Asked before it is sent (100-continue), the refusal spares the client the sending."""
+    """With `Expect: 100-continue` the rejection comes before the client sends the body."""
     client.send(packet)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         if b"chunked" in packet:
@@ -133,7 +133,7 @@ def test_body_over_the_limit_is_refused(client, packet):
                 client.send(b"100000\r\n%b\r\n" % bytes(1 << 20))
     try:
         answer = client.read()
-    except ConnectionResetError:  # the refusal may be lost where the client goes on sending
+    except ConnectionResetError:  # the response may be lost while the client keeps sending
         assert b"chunked" in packet
         return
     assert answer.status == 413
@@ -142,7 +142,7 @@ def test_body_over_the_limit_is_refused(client, packet):
 
 
 def test_what_follows_a_refused_request_is_not_kept(server, client):
-    """The refusal waits for the answer before it; what the client sends meanwhile must not fill the memory."""
+    """The connection closes after the response before it. Bytes received meanwhile must not fill the memory."""
     client.send(request(HELD, infer(1)), b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
     server.until(lambda engine: engine.held)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -155,7 +155,7 @@ def test_what_follows_a_refused_request_is_not_kept(server, client):
 
 
 def test_client_that_reads_no_answers_is_given_no_more(server, client):
-    """Else every request of a few bytes would leave an answer of a megabyte in the server's memory."""
+    """Otherwise each request of a few bytes would leave a response of a megabyte in the server's memory."""
     client.send(raw("identity", bytes(30 << 20)))  # more than the kernel keeps for a connection
     server.until(lambda engine: len(engine.requests) == 1)
     client.socket.setblocking(False)
@@ -203,7 +203,7 @@ def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
     ids=["TLS", "zeros", "small letters", "line feeds alone", "mixed line ends"],
 )
 def test_what_can_never_become_a_request_is_refused_at_once(client, first):
-    """A client that speaks TLS waits for an answer to its first words, for ever if need be."""
+    """A TLS client waits for a response to its first bytes without a time limit."""
     client.send(first)
 
     answer = client.read()
@@ -248,7 +248,7 @@ UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Setting
 @pytest.mark.parametrize("size", [1, 100, 50_000], ids=["small", "sliced", "large"])
 @pytest.mark.parametrize("expect", [False, True], ids=["at once", "expect"])
 def test_client_that_offers_http_2_is_answered_in_http_1_and_the_connection_goes_on(client, size, expect):
-    """As `curl --http2` and Java's HttpClient do; they send the body after the wish all the same."""
+    """`curl --http2` and Java's HttpClient do so, and send the body in any case."""
     values = [float(n) for n in range(size)]
     for _ in range(2):
         packet = request(IDENTITY, infer(*values), *UPGRADE, *(["Expect: 100-continue"] if expect else []))

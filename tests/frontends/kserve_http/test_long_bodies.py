@@ -1,4 +1,4 @@
-"""Bodies longer than one read: they go straight to the place that the engine gives them, or to one of our own."""
+"""Bodies longer than one read: they are read into memory that the engine reserves, or into a buffer of the reader."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ def test_a_client_that_leaves_amid_its_body_leaves_no_place_behind(server):
 
 
 def test_requests_of_every_kind_alternate_on_one_connection(server, client):
-    """Much is expected of a request that follows a long one, and none of it may be relied on."""
+    """After a long body the reader expects a request like it. Any other request must work as well."""
     short, long, longer = tensor(3, 7), tensor(COUNT, 1), tensor(3 * COUNT, 2)
     kinds = [
         (binary("identity", long), long),
         (binary("identity", short), short),
         (binary("identity", longer, "X-More: " + "m" * 300, id="longer"), longer),
         (binary("identity", long, id="i" * 500), long),
-        (binary("later", long), long),  # for which the engine has no place
+        (binary("later", long), long),  # for which the engine reserves nothing
         (binary("identity", tensor(30_000)), tensor(30_000)),
     ]
     order = [0, 1, 0, 2, 3, 0, 4, 4, 0, 5, 3, 5, 2, 1, 2, 0]
     for number in order:
         client.send(kinds[number][0])
         assert (echoed(client) == kinds[number][1]).all(), number
-    client.send(*(kinds[number][0] for number in order))  # and all of them ahead of their answers
+    client.send(*(kinds[number][0] for number in order))  # and all of them before their responses
     for number in order:
         assert (echoed(client) == kinds[number][1]).all(), number
     assert len(server.engine.places) == 2 * sum(number in {0, 2, 3} for number in order)
@@ -105,7 +105,7 @@ def test_bodies_in_pieces_of_any_size_come_whole(server, client, size):
 
 
 def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
-    array = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)  # hardly to be compressed
+    array = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)  # nearly incompressible
     sent = binary("identity", array)
     head, _, body = sent.partition(b"\r\n\r\n")
     packed = gzip.compress(body, 1)

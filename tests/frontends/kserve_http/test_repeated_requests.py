@@ -1,4 +1,4 @@
-"""Requests that are recognised by their JSON mean what reading all of it would have meant, and so do their answers."""
+"""Requests recognised by their JSON equal those that are parsed, and so do their responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parser() -> InferRequestParser:
 
 
 def read(text: str, data: bytes, by: InferRequestParser | None = None):
-    """A request's facts, and its layout key."""
+    """The parts of a request, and its layout key."""
     given = text.encode()
     length = b"%d" % len(given)
     request, form = by.parse(given + data, length) if by else parse_infer(given + data, length, "m", -1, 1 << 20)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of our HTTP, read once."""
+"""The OpenAPI document of the HTTP endpoints, read once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 
 
 def methods(path: str) -> tuple[str, ...]:
-    """The verbs of a path."""
+    """The HTTP methods of a path."""
     return tuple(sorted(name.upper() for name in DOCUMENT["paths"][path] if name in {"get", "post"}))
 
 
 def filled(path: str) -> str:
-    """A path with something in place of its parameters."""
+    """A path with example values for its parameters."""
     return re.sub(r"{\w+}", "x", path.replace("{version}", "1"))

@@ -1,4 +1,4 @@
-"""Answers are as the document says, asked by schemathesis with what it makes of the document."""
+"""Responses conform to the OpenAPI document; schemathesis generates the requests from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ schema = schemathesis.openapi.from_path(FILE)
 
 @pytest.fixture(scope="module")
 def served():
-    """All there is over HTTP on one port, over the fake engine."""
+    """All HTTP APIs on one port, on a fake engine."""
     complaints = ErrorLog()
     logging.getLogger("naiad").addHandler(complaints)
     with LoopThread() as loop:
@@ -63,7 +63,7 @@ def served():
 @settings(max_examples=4, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_answer_is_as_documented(case, served):
     if "model" in case.path_parameters and len(str(case.path_parameters["model"])) % 2:
-        case.path_parameters["model"] = "add_sub"  # else few were found
+        case.path_parameters["model"] = "add_sub"  # otherwise only few models would be found
     response = case.call(base_url=served.url, timeout=10)
     case.validate_response(response, checks=CHECKS)
     assert INTERNAL_ERROR not in response.text

@@ -1,4 +1,4 @@
-"""`docs/reference/openapi.yaml` names what the server routes, no more and no less."""
+"""`docs/reference/openapi.yaml` lists exactly the paths that the server routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPENAI = ["/v1/models", "/v1/models/{model}", *(f"/v1/models/{{model}}/{action}"
 
 
 def routed() -> set[str]:
-    """Every path that the server's tables and patterns know, as the document writes it."""
+    """Every path of the server's tables and patterns, in the document's notation."""
     found = set(routes._FIXED)
     version = "/versions/{version}"
     for action, (endpoint, _) in routes._MODEL_ACTIONS.items():

@@ -1,4 +1,4 @@
-"""Both frontends over one engine without workers, so that each promise is tested with both protocols."""
+"""Both frontends on one engine without workers, so that each test runs with both protocols."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., Both]]:
 
 @pytest.fixture(params=["http", "grpc"])
 def protocol(request: pytest.FixtureRequest) -> str:
-    """The protocol that a test's client speaks."""
+    """The protocol of a test's client."""
     return request.param
 
 

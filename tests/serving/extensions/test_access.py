@@ -95,7 +95,7 @@ def forwarding(serve):
 def test_headers_that_match_reach_the_model_as_parameters(connect, forwarding, api, protocol):
     client = connect(forwarding)
     name = "X-One" if protocol == "http" else "x-one"
-    for value in ("1", "2"):  # the second request is one seen before, with another header
+    for value in ("1", "2"):  # the second request is recognised, and has another header
         client.infer("identity", [tensor_in(api)], headers={name: value, "y-x-": "no"})
         assert forwarding.engine.requests[-1].parameters == {name: value}
     client.infer("identity", [tensor_in(api)])

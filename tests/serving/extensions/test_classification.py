@@ -1,4 +1,4 @@
-"""Outputs as their best classes. The texts were compared with the reference's."""
+"""Outputs as their top classes. The texts were compared with the reference's."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_client_gets_classes_over_both_protocols(serve, connect, api):
     client = connect(serve(Extensions()))
     tensor = api.InferInput("INPUT0", [4], "FP32")
     tensor.set_data_from_numpy(np.array([1, 3.3, 2, -5], np.float32))
-    for _ in range(2):  # the second request is one seen before
+    for _ in range(2):  # the second request is recognised
         result = client.infer("identity", [tensor], outputs=[api.InferRequestedOutput("OUTPUT0", class_count=2)])
         assert result.as_numpy("OUTPUT0").tolist() == [b"3.300000:1", b"2.000000:2"]
 

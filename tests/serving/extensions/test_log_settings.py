@@ -1,4 +1,4 @@
-"""Settings of the log over both protocols, and what they do to it. Texts were compared with the reference's."""
+"""Settings of the log over both protocols, and their effect. Texts were compared with the reference's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def both(serve, extensions):
 
 
 def told(client, answer):
-    """The settings of an answer by name, whichever protocol brought it."""
+    """The settings of a response by name, for either protocol."""
     if isinstance(answer, dict):
         return answer
     return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in answer.settings.items()}

@@ -1,4 +1,4 @@
-"""What a verbose log says of each request, in the words of the reference; nothing where it is not verbose."""
+"""The verbose log has the reference's line for each request; other logs have none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.server import ServerProcess, free_ports
 
 
 def said(server):
-    """What was logged of requests so far, without time and place."""
+    """The log lines of requests so far, without time and source position."""
     return re.findall(r'\] "(HTTP (?:request|error): [^"]*)"', server.log)
 
 

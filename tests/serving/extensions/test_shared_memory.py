@@ -1,4 +1,4 @@
-"""Tensors in shared memory of clients, made with tritonclient's own utilities, over both protocols."""
+"""Tensors in clients' shared memory, created with tritonclient's utilities, over both protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS of both frontends, mutual too, with certificates made here."""
+"""TLS of both frontends, with and without client certificates. The certificates are created here."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes c
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A root, and two pairs that stem from it: `server` for this machine and `client`."""
+    """A root certificate, and two certificates signed by it: `server` for this machine, and `client`."""
     place = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=place, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    # What it may be used for: Python 3.13 and newer take no root that does not say so.
+    # Key usage: Python 3.13 and newer reject a root certificate without it.
     root = ("-keyout", "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext", "keyUsage=critical,keyCertSign")
     openssl("req", "-x509", *key, *root, "-days", "2")
     (place / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
@@ -67,7 +67,7 @@ def served(serve, certificates):
 
 @pytest.fixture
 def client_of(protocol, certificates):
-    """Makes a client that trusts the root, with a certificate of its own if asked to."""
+    """Creates a client that trusts the root, optionally with a client certificate."""
     with contextlib.ExitStack() as stack:
 
         def make(both, *, is_known=False):
@@ -133,7 +133,7 @@ def test_a_client_that_does_not_offer_h2_is_told_so_in_http_1(served, certificat
         answer.begin()
         assert answer.status == 400
         assert b"with TLS, clients must offer h2 by ALPN" in answer.read()
-        with contextlib.suppress(ssl.SSLError, ConnectionError):  # it ends without TLS's own good-bye
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # the connection ends without TLS's close_notify
             assert not client.recv(1)
 
 

@@ -1,4 +1,4 @@
-"""What the files of traces hold."""
+"""The content of trace files."""
 
 from __future__ import annotations
 

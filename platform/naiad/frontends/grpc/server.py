@@ -17,7 +17,7 @@ from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream, StreamHandler
-from naiad.frontends.log_settings import Log
+from naiad.frontends.log_settings import ServerLog
 
 logger = logging.getLogger("naiad.grpc")
 
@@ -52,7 +52,7 @@ class GrpcApplication(Generic[C]):
         context: C,
         *,
         denial: Callable[[GrpcMethod, Mapping[str, str]], str],
-        log: Log,
+        log: ServerLog,
         log_names: Mapping[str, tuple[str, str]],
         settings: GrpcSettings,
         limits: Http2Limits,

@@ -184,7 +184,7 @@ class RequestReader:
             self._unread = data[position:] if position else data
 
     def _begin_long_body(self, head: Head, received: memoryview, head_size: int) -> None:
-        """Have the rest of a body, of which *received* came with its head, read into a buffer of its own."""
+        """Choose the buffer of a long body. *received* bytes of it came together with the head."""
         if head.body_size > self._limits.body_bytes:
             self._reject_body(head.body_size)
             return
@@ -318,7 +318,7 @@ class RequestReader:
 def _cannot_become_head(data: bytes, position: int) -> bool:
     """Whether bytes without an empty line will never be a head: they are TLS, for instance, or lines end in LF alone.
 
-    Waiting for the rest of such a head would block the client for ever.
+    The rest of such a head will not come, and the client waits for a response without a time limit.
     """
     return (
         data[position] not in _FIRST_BYTES or data.find(b"\n\n", position) >= 0 or data.find(b"\n\r\n", position) >= 0

@@ -8,7 +8,7 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError
 from naiad.frontends import log_settings
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.log_settings import Log
+from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.tracing import settings as trace_settings
 from naiad.frontends.tracing.tracer import Tracer
 
@@ -16,7 +16,7 @@ _CHOICES = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str
 """For each type of setting: the field of `LogSettingsRequest` that holds it, and its name in error texts."""
 
 
-def change_log_settings(request: pb.LogSettingsRequest, log: Log) -> pb.LogSettingsResponse:
+def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.LogSettingsResponse:
     """Change the settings that the request names; return all of them.
 
     Raises:

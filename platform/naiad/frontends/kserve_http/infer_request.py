@@ -215,7 +215,7 @@ def _check_depth_outside_strings(text: bytes) -> None:
 
 
 def parse_id(document: Mapping[str, Any]) -> str:
-    """The client's id of a request, empty if there is none.
+    """The client's id of a request; empty without one.
 
     Raises:
         MalformedRequestError: If it is not a string.

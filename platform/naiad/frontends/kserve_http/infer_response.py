@@ -46,7 +46,7 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
     for tensor in result.outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
         if tensor.name in regions:
-            pass  # the data is in the client's shared memory, and no other member says so
+            pass  # the data is in the client's shared memory; the entry has no further member
         elif form.is_binary(tensor.name):
             has_binary = True
             entry["parameters"] = {"binary_data_size": len(tensor.data)}

@@ -11,7 +11,7 @@ from naiad.frontends import log_settings
 from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_boolean, as_string, as_unsigned
-from naiad.frontends.log_settings import Log
+from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.tracing import settings as trace_settings
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import Buffer
@@ -23,7 +23,7 @@ _READERS: dict[type, Callable[[object, str], str | bool | int]] = {
 }
 
 
-def log_settings_response(request: HttpRequest, log: Log) -> Sequence[Buffer]:
+def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buffer]:
     """All settings of the log, after changing those that a POST names.
 
     Raises:

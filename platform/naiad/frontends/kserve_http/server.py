@@ -15,7 +15,7 @@ from naiad.frontends.kserve_http.endpoints import Endpoints
 
 
 class HttpFrontend:
-    """KServe v2 over HTTP/1.1, on a listener of its own."""
+    """KServe v2 over HTTP/1.1 on one port."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`GET /metrics` over HTTP/1.1, on a port of its own."""
+"""`GET /metrics` over HTTP/1.1, on a separate port."""
 
 from __future__ import annotations
 
