@@ -1,7 +1,8 @@
-"""EXECUTE to requests, responses to RESPONSES: the two messages of the request path, and the bytes they point at.
+"""EXECUTE to requests, responses to RESPONSES: the two messages of the request path, and the tensors they refer to.
 
-Inputs become views of the input segment; outputs are copied once into a block of the output segment, unless the model
-wrote them there itself.
+Inputs become views of the input segment. Outputs are copied once, into a block of the output segment, unless the model
+wrote them there itself (`Tensor.allocate`). This is the path of every request, so it avoids work: heads are packed by
+one `struct` each, layouts of tensors are unpacked and packed once and then found by their bytes.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _Input = Tuple[str, int, Tuple[int, ...], int, int]
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
 Written = Tuple[int, bytes, bytes, bytes, int]
-"""Tensors that the host can find: OWN_BLOCKS or 0, their blocks as u64 each, their layout, where there are no blocks
-their bytes, and how many bytes are sent."""
+"""Tensors written for the host: OWN_BLOCKS or 0, their blocks as u64 each, their layout, their bytes unless they are in
+blocks, and the number of bytes."""
 
 _ONE_BLOCK = struct.Struct("<Q")
 
 
 class Ticket:
-    """What ties a request to the host's: its key, and whether its sender still waits.
+    """The guest's record of one request: its handle in `InferenceRequest`.
 
     Attributes:
         key: The host's key of the request.
-        requested: Names of the outputs to send: those of `InferenceRequest.requested_output_names`, and states.
-        is_cancelled: Set when the host says that nobody waits any more.
+        requested: Names of the outputs to send: the requested ones, and states.
+        is_cancelled: Whether the host has said that the client cancelled the request or disconnected.
         has_sender: Whether the model has asked for its sender.
-        closed_after: How many responses `execute` returned for it, once what it returned or raised has answered it.
+        closed_after: Number of responses that `execute` returned for it; None before it returned or raised.
         batch: The batch it came in.
         sender_state: Its responses so far (`naiad_stub.sender.SenderState`); None while only `execute` responds.
     """
@@ -90,13 +91,13 @@ class Batch:
 class BatchReader:
     """Decodes EXECUTE messages for one model.
 
-    The host is trusted here: it checked every request before it laid the bytes out.
+    The host is trusted here: it checked every request before it wrote the bytes.
 
     Args:
         inputs: The input segment.
         input_names: Names that the host knows by their position.
-        output_names: Likewise.
-        state_names: Outputs that are the states of sequences, which are sent whether asked for or not.
+        output_names: Names that the host knows by their position.
+        state_names: Outputs that are states of sequences: sent even if they are not requested.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class BatchReader:
         data = payload[position:end]
         tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
         inputs = [
-            Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - made for this
+            Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - the guest's half of the class
             for name, code, shape, start, stop in tensors
         ]
         ticket = Ticket(key, sent, batch)
@@ -184,25 +185,25 @@ class BatchReader:
         requested = (
             self._output_names if positions is None else [self._output_names[position] for position in positions]
         )
-        # The host wants to have states whatever the client asks for, which is not told of them.
+        # The host needs the states, whichever outputs the client requested.
         sent = [*requested, *self._state_names] if self._state_names else requested
         self._layouts[data] = tensors, requested, sent
         return tensors, requested, sent
 
 
 def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace, int]:
-    """A request's trace and where it ends."""
+    """A request's trace, and the position after it."""
     (size,) = wire.TRACE_SIZE.unpack_from(payload, position)
     start = position + wire.TRACE_SIZE.size
     end = start + size
-    return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end  # noqa: SLF001 - made for this
+    return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end  # noqa: SLF001 - the guest's half of the class
 
 
 class TensorWriter:
-    """Puts tensors into the output segment, or few bytes into the message itself, and describes them.
+    """Writes tensors to the output segment, or to the message if they have few bytes, and packs their layout.
 
     Args:
-        blocks: Of the output segment.
+        blocks: The blocks of the output segment.
         names: Names that the host knows by their position.
     """
 
@@ -212,7 +213,7 @@ class TensorWriter:
         self._layouts: Memo[Any, tuple[bytes, list[int], int]] = Memo(layout.KEPT)
 
     def write(self, tensors: Sequence[Tensor]) -> Written:
-        """Copy *tensors* where they are not there already.
+        """Write *tensors*, by a copy unless they are in the segment already.
 
         Raises:
             TritonModelException: If they cannot be sent.
@@ -220,7 +221,7 @@ class TensorWriter:
         described = []
         buffers = []
         for tensor in tensors:
-            if tensor._block is not None:  # noqa: SLF001 - made for this
+            if tensor._block is not None:  # noqa: SLF001 - the guest's half of the class
                 return self._write_each(tensors)
             code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
             described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
@@ -237,7 +238,7 @@ class TensorWriter:
         return 0, _ONE_BLOCK.pack(block), data, b"", total
 
     def _write_each(self, tensors: Sequence[Tensor]) -> Written:
-        """Likewise, each tensor in a block of its own: some lie in one already."""
+        """The same with a block for each tensor, since some are in a block already (`Tensor.allocate`)."""
         described = []
         payloads = []
         copied = []
@@ -282,8 +283,8 @@ class TensorWriter:
 
 
 def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> bytes:
-    """What a block that holds *buffers* at *offsets* would hold."""
-    if len(buffers) == 1:  # as with most models, and on the request path
+    """The bytes of a block with *buffers* at *offsets*."""
+    if len(buffers) == 1:  # most models, and the fast path
         return bytes(buffers[0])
     block = bytearray(size)
     for buffer, offset in zip(buffers, offsets):
@@ -298,8 +299,8 @@ class ResponseWriter:
         self._tensors = TensorWriter(blocks, output_names)
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
-        """One entry, and the bytes of its outputs; those nobody asked for are dropped (PB src/infer_response.cc)."""
-        error = response._error  # noqa: SLF001 - made for this
+        """One entry, and the bytes of its outputs; those not requested are dropped (PB src/infer_response.cc)."""
+        error = response._error  # noqa: SLF001 - the guest's half of the class
         if error is not None:
             return error_entry(ticket.key, error.code(), error.message(), flags | wire.ANSWERED), 0
         text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
@@ -311,13 +312,13 @@ class ResponseWriter:
 
 
 def error_entry(key: int, code: int, message: str, flags: int) -> bytes:
-    """One entry of RESPONSES that says what went wrong."""
+    """One entry of RESPONSES with an error."""
     text = message.encode("utf-8", "replace")
     return wire.RESPONSE_HEAD.pack(key, flags | wire.ERROR, code, 0, len(text), 0) + text
 
 
 def mark_entry(key: int, flags: int) -> bytes:
-    """One entry of RESPONSES without a response: a final mark, or the wish to be scheduled again."""
+    """One entry of RESPONSES without a response: a final mark, or RESCHEDULE."""
     return wire.RESPONSE_HEAD.pack(key, flags | wire.EMPTY, 0, 0, 0, 0)
 
 

@@ -1,4 +1,9 @@
-"""From a batch of requests to `execute` and back: what a model may return, and what becomes of what it does.
+"""Runs `execute` on a batch, and turns what it returns or raises into responses.
+
+A batch ends with one RESPONSES message with DONE, which has the responses that `execute` returned. Requests without one
+are left to their senders (`naiad_stub.sender`). If `execute` returns a coroutine, the event loop runs it: in the
+default mode the next batch waits for it, in decoupled mode the batch is DONE at once and the coroutine responds by
+senders.
 
 Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tests look for them.
 """
@@ -33,7 +38,7 @@ class Execution:
         execute: The model's method, None if it has none.
         instance_name: For errors.
         model_file: For errors.
-        log: Writes an error to the server's log, under the model's own file and line.
+        log: Writes an error to the server's log, with a file and line of the model.
     """
 
     def __init__(
@@ -54,23 +59,23 @@ class Execution:
         self._model_file = model_file
         self._log = log
         self._kept = KeptBlocks(channel.release_input)
-        self._batch: Optional[Batch] = None  # of which entries are being made
+        self._batch: Optional[Batch] = None  # whose entries are being made
         self._thread = 0  # the thread that makes them
-        self._entries: List[bytes] = []  # made and not sent yet
-        self._early: Set[bytes] = set()  # keys of those that were sent before their batch is done
+        self._entries: List[bytes] = []  # made and not yet sent
+        self._early: Set[bytes] = set()  # keys of entries that were sent before their batch was done
 
     def begin(self, batch: Batch) -> Any:
-        """Call `execute`; answer the batch, unless it is a coroutine: then return that, to be run."""
+        """Call `execute` and end the batch; if it is a coroutine, return that for `complete` instead."""
         self._senders.on_execute_start(batch)
         batch.started = time.monotonic_ns()
         try:
             if self._execute is None:
                 raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
-            # A list of the model's own: what it does to it must not change whose answer is whose.
+            # A copy of the list: the model may change it, and responses are matched to requests by position.
             returned = self._execute(batch.requests[:])
             if isinstance(returned, Coroutine):
                 return returned
-            entries = self._answer(batch, returned)
+            entries = self._entries_of(batch, returned)
         except HostGoneError:
             raise
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
@@ -80,18 +85,18 @@ class Execution:
         return None
 
     async def complete(self, batch: Batch, coroutine: Any) -> None:
-        """Run the coroutine that `execute` returned, and answer the batch with what comes of it."""
+        """Run the coroutine that `execute` returned, and end the batch."""
         decoupled = self._senders.decoupled
-        late = _Late(batch) if decoupled else None
+        late = _OpenBatch(batch) if decoupled else None
         if late is not None:  # the next batch need not wait for this one
-            self._finish(batch, [], goes_on=True)
+            self._finish(batch, [], is_running=True)
         try:
             returned = await coroutine
             if late is not None:
-                self._refuse_returned(returned)
-                self._send_late(batch, self._marks(late.requests, late.tickets))
+                self._reject_returned(returned)
+                self._send_late(batch, self._reschedule_marks(late.requests, late.tickets))
                 return
-            entries = self._answer(batch, returned)
+            entries = self._entries_of(batch, returned)
         except HostGoneError:
             raise
         except BaseException as error:  # noqa: BLE001 - likewise
@@ -102,17 +107,17 @@ class Execution:
         returned = None
         self._finish(batch, entries)
 
-    def _answer(self, batch: Batch, returned: Any) -> List[bytes]:
+    def _entries_of(self, batch: Batch, returned: Any) -> List[bytes]:
         """Entries for what `execute` returned.
 
         Raises:
             TritonModelException: If it may not return that; the whole batch fails.
         """
         if self._senders.decoupled:
-            self._refuse_returned(returned)
-            return self._marks(batch.requests, batch.tickets)
+            self._reject_returned(returned)
+            return self._reschedule_marks(batch.requests, batch.tickets)
         if returned is None:
-            return self._marks(batch.requests, batch.tickets)
+            return self._reschedule_marks(batch.requests, batch.tickets)
         if not isinstance(returned, list):
             raise TritonModelException(f"Expected a list in the execute return, found type '{type(returned)}'.")
         if len(returned) != len(batch.requests):
@@ -130,31 +135,31 @@ class Execution:
                 entry = self._entry(ticket, response)
                 self._entries.append(entry)
                 _close(ticket, 1)
-            elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
+            elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - the guest's half of the class
                 self._entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
         entries, self._entries, self._thread = self._entries, [], 0
         return entries
 
     def send_early(self) -> None:
-        """Send the answers made so far: another of the same batch needs room, which only they could make."""
+        """Send the entries made so far: a later one needs a block, which may become free only by sending these."""
         if self._batch is not None and self._entries and threading.get_ident() == self._thread:
             entries, self._entries = self._entries, []
             self._early.update(_key(entry) for entry in entries)
             self._channel.send(responses_frame(self._batch, entries, 0, time.monotonic_ns()))
 
-    def _refuse_returned(self, returned: Any) -> None:
+    def _reject_returned(self, returned: Any) -> None:
         if returned is not None:
             raise TritonModelException(
                 f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must "
                 "return None."
             )
 
-    def _marks(self, requests: List[InferenceRequest], tickets: List[Ticket]) -> List[bytes]:
-        """Entries for requests that the model wants again."""
+    def _reschedule_marks(self, requests: List[InferenceRequest], tickets: List[Ticket]) -> List[bytes]:
+        """Entries for the requests that the model asks to be scheduled again."""
         return [
             mark_entry(ticket.key, wire.RESCHEDULE)
             for request, ticket in zip(requests, tickets)
-            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)  # noqa: SLF001 - likewise
+            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)  # noqa: SLF001 - the guest's half of the class
         ]
 
     def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
@@ -165,8 +170,8 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - this response cannot be sent; the others can
             return error_entry(ticket.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
 
-    def _finish(self, batch: Batch, entries: List[bytes], *, goes_on: bool = False) -> None:
-        """Tell the host that `execute` has returned, with the answers it returned."""
+    def _finish(self, batch: Batch, entries: List[bytes], *, is_running: bool = False) -> None:
+        """Tell the host that `execute` has returned, with the responses it returned."""
         ended = time.monotonic_ns()
         unanswered: List[Ticket] = []
         if len(entries) < len(batch.tickets):
@@ -184,29 +189,31 @@ class Execution:
         if reference is not None:  # only now: the host must know that the block is kept before it is released
             self._kept.add(batch.block, reference)
         batch.tickets = []
-        if unanswered and not goes_on and not all(ticket.has_sender for ticket in unanswered):
-            # Most likely forgotten for good. Not to let a client wait until Python happens to find that out, where the
-            # model left references in a circle:
+        if unanswered and not is_running and not all(ticket.has_sender for ticket in unanswered):
+            # A request without response and without sender was most likely forgotten: its record is dropped, which
+            # ends the request with an error. If the model left it in a reference cycle, only the garbage collector
+            # drops it, and the client would wait until that runs by chance. So it runs here; models that respond to
+            # every request never pay for it.
             del unanswered
             gc.collect()
 
     def _fail(self, tickets: List[Ticket], error: BaseException) -> List[bytes]:
-        """Entries that answer everything unanswered with *error*."""
+        """Error entries for all requests of *tickets* that do not have their last response."""
         message = self._describe(error)
         return [
             error_entry(ticket.key, TritonError.INTERNAL, message, wire.FINAL) for ticket in tickets if _close(ticket)
         ]
 
     def _send_late(self, batch: Batch, entries: List[bytes]) -> None:
-        """Send entries of a batch that was left before."""
+        """Send entries of a batch that was DONE before."""
         if entries:
             self._channel.send(responses_frame(batch, entries, 0, time.monotonic_ns()))
 
     def _describe(self, error: BaseException) -> str:
-        """The client's text; the log gets the traceback, too."""
+        """The text for clients; the log gets the traceback as well."""
         text, traceback_text = loader.format_exception(error)
         if isinstance(error, TritonModelException) and error.__traceback__ is not None:
-            # Raised by this module, not by the model's code: the frames are ours and tell the user nothing.
+            # If this module raised it and not the model's code, the frames are the stub's and do not help the user.
             innermost = error.__traceback__
             while innermost.tb_next is not None:
                 innermost = innermost.tb_next
@@ -221,8 +228,8 @@ class Execution:
 
 
 def _check_returned(response: Any, request: InferenceRequest) -> None:
-    """Raise where `execute` may not return *response* for *request*."""
-    if request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - likewise
+    """Raise if `execute` may not return *response* for *request*."""
+    if request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - the guest's half of the class
         if response is not None:
             raise TritonModelException(
                 "Expected a None object in the execute function return list for reschduled request, "
@@ -239,8 +246,8 @@ def _key(entry: bytes) -> bytes:
     return entry[:8]  # an entry begins with its key
 
 
-class _Late:
-    """What is needed of a batch after it was left, by a coroutine that goes on."""
+class _OpenBatch:
+    """What a coroutine needs of its batch after that was DONE."""
 
     __slots__ = ("requests", "tickets")
 
@@ -250,7 +257,7 @@ class _Late:
 
 
 def _close(ticket: Ticket, responses: int = 0) -> bool:
-    """Close the request's sender; False where it had its last answer already."""
+    """Close the request's sender; False if it had its last response already."""
     ticket.closed_after = responses
     if ticket.sender_state is None:
         return True

@@ -1,12 +1,20 @@
-"""The fork server: imports modules once and then becomes a guest as often as it is asked, by forking.
+"""The fork server: imports modules once, then becomes a guest by forking as often as the host asks for one.
 
-Arguments: --fork-server FD --modules NAMES --host PID. Over the socket, whose messages are whole frames of `wire`:
-WARM or COLD once, then for each FORK, which brings the descriptors of an instance, FORKED or NOT_FORKED, and for each
-REAP, of a guest that has ended, REAPED. Nothing else happens here, and above all no thread is ever started: a fork
-copies one thread only, and what another one held at that moment stays locked in the child for ever.
+Arguments: --fork-server FD --modules NAMES --host PID. The messages on the socket are whole frames:
 
-A guest that was forked goes the way of every other from there on: `serve` returns its arguments, and `main` goes on
-with them. It is in a session of its own and dies with this process, as this process dies with the host.
+    fork server                              host
+    FORK_SERVER_READY or _FAILED     ->
+                                     <-      FORK, with the descriptors of an instance
+    FORKED or FORK_FAILED            ->
+                                     <-      REAP, of a guest that has exited
+    REAPED, with its exit status     ->
+
+This process never starts a thread: fork copies only the calling thread, and a lock that another thread held at that
+moment would stay locked in the child for ever. For the same reason it does not fork if an imported module has left a
+thread.
+
+In a forked guest, `serve` returns the guest's arguments and `main` continues as in any other guest. The guest is in a
+session of its own. The kernel kills it with this process, and this process with the host.
 """
 
 from __future__ import annotations
@@ -41,14 +49,15 @@ _MESSAGE = 1 << 16
 _DESCRIPTORS = 6
 """Of a FORK: channel, side channel, inputs, outputs, stdout, stderr."""
 _TASKS = "/proc/self/task"
-_PATIENCE = 0.5
+_JOIN_SECONDS = 0.5
+"""How long a native thread that a fork has ended may still be listed."""
 
 
 def serve(options: Dict[str, str]) -> Optional[List[str]]:
-    """Import what is asked for, then fork until the host is gone.
+    """Import the modules, then fork guests until the host closes the socket.
 
     Returns:
-        In a guest its arguments; in the server itself, at its end, None.
+        In a forked guest its arguments; in the fork server itself, at its end, None.
     """
     die_with(int(options["--host"]))
     ignore_termination_signals()
@@ -57,7 +66,8 @@ def serve(options: Dict[str, str]) -> Optional[List[str]]:
     if problem:
         sock.send(pack(ForkServerFailed(problem)))
         return None
-    # What was imported is rarely garbage: looking through it would only make each guest's pages its own.
+    # Modules are not garbage. A collection in a guest would write to all their objects, and so copy pages that guests
+    # share with this process; frozen objects are left out.
     gc.collect()
     gc.freeze()
     sock.send(pack(ForkServerReady()))
@@ -81,7 +91,7 @@ def _reap(message: Reap) -> Reaped:
 
 
 def _import_all(names: List[str]) -> str:
-    """Import the modules; what is in the way of forking afterwards, or ""."""
+    """Import the modules; the reason why this process cannot be forked afterwards, or ""."""
     starters = []
     for name in names:
         threads = _count_threads()
@@ -104,21 +114,21 @@ def _count_threads() -> int:
 
 
 def _threads_outlive_fork() -> bool:
-    """Whether native threads are still there after a fork.
+    """Whether native threads still run after a fork.
 
-    Libraries that can be forked, such as OpenBLAS, end theirs before one (pthread_atfork) and start them anew when they
-    need them; so a fork for trial tells which they are.
+    Libraries that support fork, such as OpenBLAS, end their threads before a fork (pthread_atfork) and start them again
+    when needed. So the threads that are left after a trial fork belong to libraries that do not support it.
     """
     import time
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of the very thing that is looked for
+        warnings.simplefilter("ignore")  # Python 3.12 warns of forking with threads, which this function looks for
         pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + _PATIENCE
-    while _count_threads() > 1:  # one that was joined may be listed a moment longer
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while _count_threads() > 1:  # a thread that was joined may be listed a moment longer
         if time.monotonic() > deadline:
             return True
         time.sleep(0.005)
@@ -162,7 +172,7 @@ def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optiona
         return _begin(descriptors, request.inputs_size, request.outputs_size, server)
     os.close(begun)
     if pid > 0:
-        # Until it leads its own process group, the host could not kill it together with what it starts.
+        # Wait until the guest has its own process group, by which the host kills it together with its children.
         os.read(ready, 1)
         sock.send(pack(Forked(request.number, pid)))
     for descriptor in (ready, *descriptors):
@@ -171,13 +181,13 @@ def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optiona
 
 
 def _begin(descriptors: List[int], inputs_size: int, outputs_size: int, server: int) -> List[str]:
-    """Make this copy of the fork server what a guest is at its start; return its arguments."""
+    """Make this forked process what a guest is at its start; its arguments."""
     channel, side, inputs, outputs, stdout, stderr = descriptors
     for own, standard in ((stdout, 1), (stderr, 2)):
         os.dup2(own, standard)
         os.close(own)
     random = sys.modules.get("numpy.random")
-    if random is not None:  # else all guests would draw the same numbers; Python's own generator sees to itself
+    if random is not None:  # else all guests would draw the same numbers; Python's own generator is seeded after a fork
         random.seed()
     arguments = []
     for name, value in (

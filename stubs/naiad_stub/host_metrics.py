@@ -1,7 +1,7 @@
-"""How a guest's metrics reach the server: creation is asked for, changes are told, many in one message.
+"""A model's metrics, kept by the server: creating one is a query, changes are notifications with many changes each.
 
-A change costs an entry in a queue. The next message of any kind takes the queue along, so that whoever has read a
-response finds what its request changed on the metrics page; where no message comes, a thread sends what is due.
+A change costs an entry in a queue. The next message of any kind takes the queue along. So a client that has a response
+finds the changes of its request on the metrics page. If no message follows, a thread sends the queue within 50 ms.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from naiad_stub.metrics import MetricKind
 from naiad_stub.queries import QueryError, ServerQueries
 from naiad_stub.runtime import MetricStore
 
-_LATEST_SECONDS = 0.05
-_MOST_WAITING = 4096
+_MAX_DELAY_SECONDS = 0.05
+_MAX_QUEUED = 4096
 _ADD, _SET, _OBSERVE, _DROP = range(4)
 
 
 class _Handle(NamedTuple):
-    """A metric as the host knows it."""
+    """A metric: its number for the host, and its bounds if it is a histogram."""
 
     number: int
     buckets: Tuple[float, ...]
 
 
 class HostMetrics(MetricStore):
-    """Keeps a model's metrics at the server."""
+    """Keeps a model's metrics in the server."""
 
     def __init__(self, queries: ServerQueries) -> None:
         self.instance_name = queries.instance_name
@@ -42,19 +42,19 @@ class HostMetrics(MetricStore):
         self._lock = threading.Lock()
         self._changes: deque[Tuple[int, Any, float]] = deque()
         self._is_due = False
-        self._wake = threading.Lock()  # free: there is something to send
+        self._wake = threading.Lock()  # unlocked while there is something to send
         self._wake.acquire()
         self._thread: Optional[threading.Thread] = None
 
     def new_family(self, name: str, description: str, kind: MetricKind) -> int:
-        """Have the server make a family."""
+        """Have the server create a family."""
         number = self._next()
         fields = {"family": str(number), "name": name, "description": description, "kind": kind.name.lower()}
         self._query("metric.family", "Error when creating MetricFamily", fields)
         return number
 
     def new_metric(self, family: int, labels: Dict[str, str], buckets: Optional[List[float]]) -> _Handle:
-        """Have the server make a metric, whose buckets may be those another instance gave it."""
+        """Have the server create a metric; its buckets may be those that another instance gave it."""
         import json
 
         number = self._next()
@@ -64,12 +64,12 @@ class HostMetrics(MetricStore):
         bounds = self._query("metric.new", "Error when creating Metric", fields)
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._send_what_is_due, name="naiad-metrics", daemon=True)
+                self._thread = threading.Thread(target=self._send_queued, name="naiad-metrics", daemon=True)
                 self._thread.start()
         return _Handle(number, tuple(map(float, bounds.split())))
 
     def drop_family(self, family: int) -> None:
-        """Forget a family. Called by a finalizer."""
+        """Remove a family. Called by a finalizer."""
         self._change(_DROP, family, 0.0)
 
     def increment(self, metric: _Handle, value: float) -> None:
@@ -100,56 +100,56 @@ class HostMetrics(MetricStore):
             raise TritonModelException(f"{prefix}: {error.message}") from None
 
     # -- changes --------------------------------------------------------------------------------------------------
-    # Nothing here waits for a lock: finalizers come this way, at any moment and amid any of these lines.
+    # Nothing here waits for a lock: finalizers call it, at any moment and between any two of these lines.
 
-    def _change(self, what: int, metric: Any, value: float) -> None:
-        self._changes.append((what, metric, value))
+    def _change(self, action: int, metric: Any, value: float) -> None:
+        self._changes.append((action, metric, value))
         if not self._is_due:
             self._is_due = True
             self._channel.post_later(self._take)
-            with contextlib.suppress(RuntimeError):  # it is awake already
+            with contextlib.suppress(RuntimeError):  # the thread is awake already
                 self._wake.release()
-        elif len(self._changes) > _MOST_WAITING:
+        elif len(self._changes) > _MAX_QUEUED:
             self._channel.flush()
 
-    def _send_what_is_due(self) -> None:
+    def _send_queued(self) -> None:
         while not self._channel.is_gone:
             self._wake.acquire()
-            time.sleep(_LATEST_SECONDS)
+            time.sleep(_MAX_DELAY_SECONDS)
             self._channel.flush()
 
     def _take(self) -> bytes:
-        """What has changed, as a TELL; called while the channel sends, by whichever thread does."""
-        self._is_due = False  # first: whatever comes from now on asks to be taken again
+        """The changes so far as a notification; called by the thread that sends on the channel."""
+        self._is_due = False  # first: a change from now on must announce itself again
         changes = self._changes
-        told: Dict[str, List[Any]] = {}
+        changed: Dict[str, List[Any]] = {}
         dropped: Dict[str, str] = {}
         for _ in range(len(changes)):
-            what, metric, value = changes.popleft()
-            if what == _DROP:
+            action, metric, value = changes.popleft()
+            if action == _DROP:
                 dropped[f"drop {metric}"] = ""
             else:
-                _MERGE[what](told, metric, value)
-        fields = {key: " ".join(map(repr, entry)) for key, entry in told.items()}
-        fields.update(dropped)  # last: metrics change before they go
+                _MERGE[action](changed, metric, value)
+        fields = {key: " ".join(map(repr, entry)) for key, entry in changed.items()}
+        fields.update(dropped)  # last: a metric may have changed before it was removed
         return pack(Notification("metrics", fields)) if fields else b""
 
 
-def _merge_add(told: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
-    entry = told.get(f"set {metric.number}")
+def _merge_add(changed: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
+    entry = changed.get(f"set {metric.number}")
     if entry is None:
-        entry = told.setdefault(f"add {metric.number}", [0.0])
+        entry = changed.setdefault(f"add {metric.number}", [0.0])
     entry[0] += value
 
 
-def _merge_set(told: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
-    told[f"set {metric.number}"] = [value]
+def _merge_set(changed: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
+    changed[f"set {metric.number}"] = [value]
 
 
-def _merge_observation(told: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
-    entry = told.get(f"observe {metric.number}")
+def _merge_observation(changed: Dict[str, List[Any]], metric: _Handle, value: float) -> None:
+    entry = changed.get(f"observe {metric.number}")
     if entry is None:
-        entry = told[f"observe {metric.number}"] = [0.0] + [0] * (len(metric.buckets) + 1)
+        entry = changed[f"observe {metric.number}"] = [0.0] + [0] * (len(metric.buckets) + 1)
     entry[0] += value
     entry[1 + bisect_left(metric.buckets, value)] += 1
 

@@ -1,4 +1,4 @@
-"""What ties a process of ours to the one that started it: when it ends, and when it does not."""
+"""The end of a guest or fork server: with its parent, and not by the signals of a service manager."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def ignore_termination_signals() -> None:
-    """Outlive the signals that service managers send to all processes of a service at once.
+    """Ignore SIGINT and SIGTERM: service managers send them to all processes of a service, but the host ends guests.
 
-    By a handler that does nothing: processes that the model starts would inherit SIG_IGN, and then it could not
-    `terminate` them.
+    By a handler that does nothing and not by SIG_IGN: processes that the model starts would inherit SIG_IGN, and the
+    model could not `terminate` them. Children by fork get the usual handlers back.
     """
     usual = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     masks = threading.local()
 
     def hold() -> None:
-        # What is sent to the child before it has its own handlers back must not be lost.
+        # Signals to the child are blocked, not lost, until it has the usual handlers back.
         masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, usual)
 
     def release() -> None:
@@ -34,12 +34,12 @@ def ignore_termination_signals() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; elsewhere than on Linux a thread watches for it."""
+    """Have the kernel kill this process when its parent exits; on systems other than Linux a thread does."""
     if os.uname().sysname == "Linux":
         import ctypes  # numpy imports it anyway
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent exited before the line above
             os._exit(1)
         return
 

@@ -1,7 +1,7 @@
-"""Finds and imports `TritonPythonModel` with the reference's rules, and tells of exceptions in its words.
+"""Imports `TritonPythonModel` by the reference's rules, and formats exceptions in its form.
 
-The folders of the model are appended to `sys.path`, never put before: a `types.py` beside a `model.py` is found by
-nobody but the model itself, by its relative import.
+The folders of the model are appended to `sys.path`, never inserted before it: so a `types.py` beside a `model.py` does
+not replace the standard library's, and only a relative import finds it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
         model_file: Path of the `model.py`.
         version_dir: The version's folder, which `pb_utils.get_model_dir()` names.
         model_dir: The model's folder.
-        utils_dir: Where `triton_python_backend_utils.py` lies.
-        shared: The file is a shared backend's: it is imported as a top-level module and sees only its own folder.
+        utils_dir: The folder of `triton_python_backend_utils.py`.
+        shared: Whether the file is a shared backend's: then it is a top-level module, and finds only its own folder.
     """
     if not os.path.isfile(model_file):
         raise TritonModelException(f"Python model file not found in '{model_file}'")
@@ -53,11 +53,11 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
 
 
 def format_exception(exc: BaseException) -> Tuple[str, str]:
-    """What clients and the log read about *exc*: the reference's short text, and the whole traceback.
+    """The text of *exc* for clients in the reference's short form, and the whole traceback for the log.
 
     The short text is `TypeName: message`, then, if any code of the model was running, a blank line, `At:` and a line
-    `  file(line): function` for each frame from the innermost outwards. Frames of the stub are left out of both. What
-    the stub itself found wrong, a TritonModelException without frames of the model, is its message alone.
+    `  file(line): function` for each frame from the innermost outwards. Frames of the stub are left out of both. A
+    TritonModelException without frames of the model, which the stub raised itself, is its message alone.
     """
     chain = _model_traceback(exc.__traceback__)
     if not chain and isinstance(exc, TritonModelException):
@@ -70,13 +70,13 @@ def format_exception(exc: BaseException) -> Tuple[str, str]:
 
 
 def place(exc: BaseException) -> Tuple[str, int]:
-    """File and line of the model's innermost frame; the model's file and 0 where it was not the model that raised."""
+    """File and line of the model's innermost frame; "model.py" and 0 if no code of the model was running."""
     places = _places(_model_traceback(exc.__traceback__))
     return places[0][:2] if places else ("model.py", 0)
 
 
 def _message(exc: BaseException) -> str:
-    """The exception's own text, and its notes; exceptions whose `__str__` fails are not to fail us."""
+    """The exception's own text and its notes, also if its `__str__` raises."""
     try:
         text = str(exc)
     except Exception as error:  # noqa: BLE001 - `__str__` of a model's exception may raise anything
@@ -88,8 +88,8 @@ def _message(exc: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8") or "<EMPTY MESSAGE>"
 
 
-def _is_ours(frame: FrameType) -> bool:
-    """Whether the frame is the stub's own, or that of `naiad.testing`, which stands in its place in tests."""
+def _is_stub(frame: FrameType) -> bool:
+    """Whether the frame is the stub's, or that of `naiad.testing`, which replaces it in tests."""
     name = frame.f_globals.get("__name__")
     return isinstance(name, str) and name.startswith(("naiad_stub.", "naiad.testing."))
 
@@ -101,16 +101,16 @@ def _model_traceback(traceback: Optional[TracebackType]) -> List[TracebackType]:
         chain.append(traceback)
         traceback = traceback.tb_next
     start = 0
-    while start < len(chain) and _is_ours(chain[start].tb_frame):
+    while start < len(chain) and _is_stub(chain[start].tb_frame):
         start += 1
     return chain[start:]
 
 
 def _places(chain: List[TracebackType]) -> List[Tuple[str, int, str]]:
-    """Where the model was, innermost first: file, line and function of each frame that is not the stub's.
+    """File, line and function of each frame that is not the stub's, innermost first.
 
-    The reference follows the frames themselves, which unlike the traceback include those of the import system. But a
-    finished generator or coroutine has lost its caller, so there the traceback leads on.
+    The reference follows the frames and not the traceback: frames include those of the import system. But the frame of
+    a finished generator or coroutine has no caller any more; there the traceback continues.
     """
     places = []
     entered = False
@@ -120,7 +120,7 @@ def _places(chain: List[TracebackType]) -> List[Tuple[str, int, str]]:
         frame: Optional[FrameType] = entry.tb_frame
         line = entry.tb_lineno
         while frame is not None:
-            if not _is_ours(frame):
+            if not _is_stub(frame):
                 entered = True
                 places.append((frame.f_code.co_filename, line, frame.f_code.co_name))
             elif entered:

@@ -1,4 +1,4 @@
-"""Loading a model in a guest: import its class, have it complete its configuration, construct and initialise it."""
+"""Loads a model in a guest: imports its class, completes its configuration, constructs and initialises it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoadError(Exception):
 
 
 def load_class(spec: Mapping[str, str]) -> type:
-    """Import the model's module and return its class.
+    """The model's class, from its imported module.
 
     Raises:
         LoadError: With the exception the module raised.
@@ -38,10 +38,10 @@ def load_class(spec: Mapping[str, str]) -> type:
 
 
 def complete_config(spec: Mapping[str, str]) -> str:
-    """Run the model's `auto_complete_config` and return the configuration as JSON.
+    """The configuration as JSON, after the model's `auto_complete_config`.
 
     Raises:
-        LoadError: If it raises or returns something else than a ModelConfig.
+        LoadError: If it raises or does not return a ModelConfig.
     """
     import json
     import sys
@@ -64,7 +64,7 @@ def complete_config(spec: Mapping[str, str]) -> str:
 
 
 def initialize_model(spec: Mapping[str, str]) -> Any:
-    """Import, construct and initialise the model.
+    """The model's object, imported, constructed and initialised.
 
     Raises:
         LoadError: If any of that raises.

@@ -1,7 +1,8 @@
-"""Answers to "is the model ready?", given while its `execute` runs.
+"""Replies to readiness queries, also while `execute` runs.
 
-The model's `is_ready` runs on a thread of its own, which waits on a socket of its own; only models that define it have
-that thread. A coroutine runs on the model's event loop where one runs, since it may await what lives there.
+The model's `is_ready` runs on a thread of its own, which reads a socket of its own; only models that define it have
+that thread. If `is_ready` is a coroutine, it runs on the model's event loop if there is one, since it may await objects
+of it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 from naiad_stub import loader, wire
 from naiad_stub.messages import READINESS_QUERIES, Readiness, pack, unpack
 
-if TYPE_CHECKING:  # dear to import, and few models need it
+if TYPE_CHECKING:  # expensive to import, and few models need it
     import asyncio
 
 _RECEIVE = 4096
 
 
 class ReadinessThread:
-    """Waits for questions.
+    """Waits for queries.
 
     Args:
-        sock: Its own.
+        sock: The readiness socket.
         is_ready: The model's method.
-        running_loop: Returns the event loop of the model, None while there is none.
+        running_loop: Returns the model's event loop, None if there is none.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ReadinessThread:
         os.register_at_fork(after_in_child=sock.close)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="naiad-readiness", daemon=True).start()
 
     def _run(self) -> None:
@@ -55,23 +56,23 @@ class ReadinessThread:
                     query = unpack(READINESS_QUERIES, kind, payload)
                     is_ready, problem = self._ask()
                     self._socket.sendall(pack(Readiness(query.number, is_ready, problem)))
-        except OSError:  # the host is gone
+        except OSError:  # the host has closed its end
             return
 
     def _ask(self) -> Tuple[bool, str]:
         """Whether the model is ready, and if not, why; empty where it gave no reason."""
         try:
-            answer = self._is_ready()
-            if hasattr(answer, "__await__"):
-                answer = self._await(answer)
+            ready = self._is_ready()
+            if hasattr(ready, "__await__"):
+                ready = self._await(ready)
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
             return False, loader.format_exception(error)[0]
-        if not isinstance(answer, bool):
+        if not isinstance(ready, bool):
             return False, "is_ready() must return a boolean value"
-        return answer, ""
+        return ready, ""
 
     def _await(self, awaitable: Any) -> Any:
-        import asyncio  # whoever defines a coroutine has imported it
+        import asyncio  # a model with a coroutine has imported it already
 
         async def run() -> Any:
             return await awaitable
