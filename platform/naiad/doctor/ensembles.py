@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble_members import check_members
+from naiad.config.model.ensemble import check_ensemble_members
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.doctor.model import ExaminedModel
 from naiad.engine.ensembles.build import find_members, needed_models
@@ -56,4 +56,4 @@ def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, Exami
         if member.message is not None and member.message.input and member.message.output:
             members[step.model_name] = member.message
     if {step.model_name for step in message.ensemble_scheduling.step} == members.keys():
-        check_members(message, members)
+        check_ensemble_members(message, members)

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from naiad.config.suggestions import unknown_field, unknown_value
+from naiad.config.model.suggestions import unknown_field, unknown_value
 from naiad.errors import ConfigError
 
 __all__ = ["prepare"]

@@ -16,7 +16,7 @@ from google.protobuf import json_format, text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.json_form import prepare
-from naiad.config.suggestions import PACKAGE, unknown_field, unknown_value
+from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.errors import ConfigError
 
 __all__ = ["parse_json", "parse_mapping", "parse_text"]

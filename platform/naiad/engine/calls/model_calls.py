@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from naiad.config.model.validate_ensemble import ENSEMBLE_PLATFORM
+from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
 from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion

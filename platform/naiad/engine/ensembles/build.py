@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble_members import check_members
+from naiad.config.model.ensemble import check_ensemble_members
 from naiad.config.model.model_config import freeze
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.engine.calls.services import ModelServices
@@ -81,7 +81,7 @@ def checked_ensemble(message: pb.ModelConfig, key: str, registry: Registry, need
     }
     result = pb.ModelConfig()
     result.CopyFrom(message)
-    result.model_transaction_policy.decoupled = check_members(message, members)
+    result.model_transaction_policy.decoupled = check_ensemble_members(message, members)
     return result
 
 

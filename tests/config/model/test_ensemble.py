@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble_members import check_members
+from naiad.config.model.ensemble import check_ensemble_members
 from naiad.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def ensemble(*steps, inputs="X FP32 -1", outputs="Y FP32 -1", batch=0):
 
 
 def check(message, *models):
-    return check_members(message, {each.name: each for each in models})
+    return check_ensemble_members(message, {each.name: each for each in models})
 
 
 CHAIN = ("m IN=X > OUT=A", "n IN=A > OUT=Y")
