@@ -1,7 +1,7 @@
-"""What a model's `auto_complete_config` may change, and how its answer is taken over.
+"""Merges the result of a model's `auto_complete_config` into its configuration.
 
-The model answers with a whole configuration; batch size, inputs, outputs, whether it is decoupled and a scheduler
-where none was configured are honoured, everything else in the answer is ignored.
+The model returns a complete configuration. Of it, these parts are used, as in the reference: batch size, inputs,
+outputs, whether the model is decoupled, and a scheduler where none was configured. The rest is ignored.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ __all__ = ["merge_auto_completed"]
 
 
 def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) -> pb.ModelConfig:
-    """Give the configuration that results from a model's answer, normalised; `message` stays as it is.
+    """Return the merged configuration, normalised; `message` is not changed.
 
-    What results is complete, so `validate(..., with_io=True)` is due next.
+    The caller checks the result with `validate(..., with_io=True)`.
 
     Args:
         message: The normalised configuration the model was given.
         completed: The JSON form of the configuration the model returned.
 
     Raises:
-        ConfigError: If the answer is no configuration or changes the scheduler that was configured.
+        ConfigError: If the model returned an invalid configuration, or another scheduler than the configured one.
     """
-    answer = parse_mapping(completed, f"auto-completed configuration of model '{message.name}'")
+    returned = parse_mapping(completed, f"auto-completed configuration of model '{message.name}'")
     result = pb.ModelConfig()
     result.CopyFrom(message)
-    result.max_batch_size = answer.max_batch_size
+    result.max_batch_size = returned.max_batch_size
     del result.input[:]
-    result.input.extend(answer.input)
+    result.input.extend(returned.input)
     del result.output[:]
-    result.output.extend(answer.output)
-    _take_scheduler(result, answer)
-    if answer.HasField("model_transaction_policy"):
-        result.model_transaction_policy.decoupled = answer.model_transaction_policy.decoupled
+    result.output.extend(returned.output)
+    _merge_scheduler(result, returned)
+    if returned.HasField("model_transaction_policy"):
+        result.model_transaction_policy.decoupled = returned.model_transaction_policy.decoupled
     normalise(result)
     return result
 
 
-def _take_scheduler(result: pb.ModelConfig, answer: pb.ModelConfig) -> None:
-    configured, wanted = result.WhichOneof("scheduling_choice"), answer.WhichOneof("scheduling_choice")
+def _merge_scheduler(result: pb.ModelConfig, returned: pb.ModelConfig) -> None:
+    configured, wanted = result.WhichOneof("scheduling_choice"), returned.WhichOneof("scheduling_choice")
     if configured is None:
         match wanted:
             case "dynamic_batching":
-                result.dynamic_batching.CopyFrom(answer.dynamic_batching)
+                result.dynamic_batching.CopyFrom(returned.dynamic_batching)
             case "sequence_batching":
-                result.sequence_batching.CopyFrom(answer.sequence_batching)
+                result.sequence_batching.CopyFrom(returned.sequence_batching)
             case "ensemble_scheduling":
-                result.ensemble_scheduling.CopyFrom(answer.ensemble_scheduling)
+                result.ensemble_scheduling.CopyFrom(returned.ensemble_scheduling)
         return
     if wanted != configured:
         # The reference prints the same number twice; the second sentence is ours and says what happened.

@@ -1,7 +1,7 @@
-"""Which backend runs a model whose configuration does not say so, told from the names of its files.
+"""The backend of a model whose configuration does not name one, inferred from the names of its files.
 
-The reference looks for the files of its native backends before it looks for `model.py`; so does this, because a
-folder with a `model.onnx` beside a `model.py` must not be served by another backend here than there.
+As in the reference, files of native backends take precedence over `model.py`: a directory with `model.onnx` and
+`model.py` must not be served by another backend than in Triton.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PYTHON_FILENAME = "model.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
-    """How a backend's models are recognised; `directory` is None where file and directory both will do."""
+    """The file or directory by which a backend's models are recognised; `directory` is None where it may be either."""
 
     backend: str
     filename: str
@@ -28,7 +28,7 @@ class _Signature:
     directory: bool | None = False
 
 
-# In the order in which they are tried.
+# In order of precedence.
 _SIGNATURES = (
     _Signature(backend="tensorflow", filename="model.savedmodel", platforms=("tensorflow_savedmodel",), directory=True),
     _Signature(backend="tensorflow", filename="model.graphdef", platforms=("tensorflow_graphdef",)),
@@ -42,16 +42,15 @@ _SIGNATURES = (
 
 
 def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str, bool] | None) -> None:
-    """Fill `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be told.
+    """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be inferred.
 
     Args:
         message: The configuration, changed in place.
         model_name: Name of the model's directory.
-        listing: What the first version directory holds: names, and whether they are directories; None where there
-            is no version directory.
+        listing: Entries of the first version directory, with whether each is a directory; None without a version.
 
     Raises:
-        ConfigError: If nothing tells the backend.
+        ConfigError: If the backend cannot be inferred.
     """
     if not message.name:
         message.name = model_name
@@ -74,7 +73,7 @@ def _matches(signature: _Signature, message: pb.ModelConfig, listing: Mapping[st
 
 
 def _is_variant(signature: _Signature, message: pb.ModelConfig) -> bool:
-    """Tell apart the two kinds of models that one native backend may have."""
+    """Whether the platform fits, for native backends with several kinds of models."""
     return not message.platform or not signature.platforms or message.platform in signature.platforms
 
 
@@ -87,7 +86,7 @@ def _apply(signature: _Signature, message: pb.ModelConfig) -> None:
 
 
 def _fill_from_name(message: pb.ModelConfig, model_name: str) -> None:
-    """Take the backend from a name like `anything.<backend>`: all that follows the first dot."""
+    """Infer the backend from a name `anything.<backend>`: everything after the first dot."""
     _, dot, backend = model_name.partition(".")
     if not dot:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """Checks of ensembles, first by themselves and then against the models of their steps.
 
 `validate_ensemble` needs only the ensemble's configuration: every step is complete, and data flows from the inputs to
-all outputs. `check_ensemble_members` also needs the effective configurations of the models, so these must be loaded. Texts are
-the reference's (CORE src/model_config_utils.cc, src/ensemble_scheduler/ensemble_utils.cc).
+all outputs. `check_ensemble_members` also needs the effective configurations of the models, so these must be loaded.
+Texts are the reference's (CORE src/model_config_utils.cc, src/ensemble_scheduler/ensemble_utils.cc).
 """
 
 from __future__ import annotations

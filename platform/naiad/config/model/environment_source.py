@@ -1,4 +1,4 @@
-"""What names an execution environment: a path or a URI, and perhaps the digest its content must have."""
+"""The source of an execution environment: a path or a URI, with an optional digest of its content."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from naiad.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "shown", "split_digest"]
+__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "redact_uri", "split_digest"]
 
 ENVIRONMENT_SCHEME = "env://"
-"""Begins the name of an environment that lies in an `--env-directory`."""
+"""Scheme of an environment in an `--env-directory`."""
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _PIN = re.compile(r"(?P<name>.*)@(?P<algorithm>sha\d+):(?P<digest>[^@/]*)")
@@ -21,42 +21,41 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSource:
-    """Where an environment comes from, if more is to be said than a path.
+    """The source of an environment that is remote, or has a digest.
 
     Attributes:
-        path: An archive or a directory of this machine; None if it lies elsewhere.
-        uri: Where else, empty if it lies here.
-        digest: SHA-256 its archive must have, empty if nobody said.
-        follows: Whether the content of a URI may change from one load to the next, as that of a model may: it lies in
-            the model's own repository.
+        path: An archive or a directory of this machine; None for a remote one.
+        uri: URI of a remote one; empty for a path.
+        digest: Required SHA-256 of the archive; empty if none was given.
+        is_mutable: Whether the content of the URI may change between loads, because it is in the model's repository.
     """
 
     path: Path | None = None
     uri: str = ""
     digest: str = ""
-    follows: bool = False
+    is_mutable: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path or shown(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"
+        return f"{self.path or redact_uri(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"
 
 
-def shown(uri: str) -> str:
-    """A URI without what may be secret: credentials and the query, where signed links keep theirs."""
+def redact_uri(uri: str) -> str:
+    """A URI for logs and errors: without credentials and without the query, which may contain a signature."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", "")) if parts.scheme in ("http", "https") else uri
 
 
 def is_uri(text: str) -> bool:
-    """Whether a text is a URI and not a path."""
+    """Whether a text is a URI rather than a path."""
     return _URI.match(text) is not None
 
 
 def split_digest(text: str) -> tuple[str, str]:
-    """A name and the digest behind it, empty if there is none: `x@sha256:<64 digits>`.
+    """Split `NAME@sha256:<64 digits>` into name and digest; the digest is empty if there is none.
 
     Raises:
-        ConfigError: If what stands behind is no SHA-256.
+        ConfigError: If the digest is not a SHA-256.
     """
     match = _PIN.fullmatch(text)
     if match is None:

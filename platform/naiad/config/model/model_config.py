@@ -1,4 +1,4 @@
-"""The configuration as the rest of the server uses it: parsed once into frozen values."""
+"""The effective configuration of a model as frozen values, for the rest of the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class InstanceKind(enum.Enum):
-    """Where an instance runs; the value is what a model finds in `args["model_instance_kind"]`."""
+    """Where an instance runs; the value is that of `args["model_instance_kind"]`."""
 
     AUTO = "AUTO"
     GPU = "GPU"
@@ -36,7 +36,7 @@ class InstanceKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Serve the highest versions, so many of them."""
+    """Serve the *num_versions* highest versions."""
 
     num_versions: int = 1
 
@@ -62,12 +62,12 @@ class TensorConfig:
 
     Attributes:
         name: Its name.
-        datatype: The type of its elements.
-        dims: Its shape without the batch dimension; -1 varies.
-        reshape: The shape the model sees, or None if it is `dims`.
-        optional: A request may leave this input out.
-        allow_ragged_batch: Requests that differ in this input's shape may share a batch.
-        label_filename: File with the class labels of this output, relative to the model's directory, or empty.
+        datatype: Type of its elements.
+        dims: Its shape without the batch dimension; -1 is a variable dimension.
+        reshape: The shape that the model receives or returns; None if it is `dims`.
+        optional: Whether a request may leave this input out.
+        allow_ragged_batch: Whether requests with different shapes of this input may share a batch.
+        label_filename: File of the class labels of this output, relative to the model's directory; empty for none.
     """
 
     name: str
@@ -81,14 +81,14 @@ class TensorConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
-    """Instances that are alike.
+    """A group of identical instances.
 
     Attributes:
-        name: The prefix of its instances' names.
+        name: Prefix of the instances' names.
         kind: Where they run.
-        count: How many there are.
-        passive: They are loaded but get no requests.
-        host_policy: Name of the host policy they run under, or empty for the default of their kind.
+        count: Number of instances.
+        passive: Whether they are loaded and receive no requests.
+        host_policy: Name of their host policy; empty for the default of their kind.
         gpus: Devices of a GPU group.
     """
 
@@ -105,19 +105,19 @@ class ModelConfig:
     """The effective configuration of a model.
 
     Attributes:
-        name: The model.
+        name: The model's name.
         platform: `ensemble`, a native backend's platform, or empty.
         backend: Name of the backend; empty for an ensemble.
-        runtime: Library or `model.py` that runs the model; empty if that is left to the server.
-        max_batch_size: Largest batch; 0 if the model knows no batch dimension.
+        runtime: Library or `model.py` that runs the model; empty for the default.
+        max_batch_size: Most rows of a batch; 0 for a model without a batch dimension.
         inputs: Inputs in order.
         outputs: Outputs in order.
         instance_groups: Groups of instances in order.
-        version_policy: Which versions are served.
+        version_policy: The versions to serve.
         default_model_filename: Name of the model's file in the version directory; may be empty.
         parameters: The model's own parameters.
-        decoupled: Requests may be answered by any number of responses.
-        message: The whole configuration; a copy, to be read only.
+        decoupled: Whether a request may have any number of responses.
+        message: The complete configuration; do not modify it.
     """
 
     name: str
@@ -136,7 +136,7 @@ class ModelConfig:
 
 
 def freeze(message: pb.ModelConfig) -> ModelConfig:
-    """Turn a normalised and validated message into frozen values; the message is copied."""
+    """Return the frozen values of a normalised and validated message, which is copied."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     return ModelConfig(
@@ -157,10 +157,10 @@ def freeze(message: pb.ModelConfig) -> ModelConfig:
 
 
 def freeze_version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
-    """The policy of a normalised configuration as a value.
+    """The version policy of a normalised configuration.
 
-    The reference reads a policy without a choice, `version_policy { }`, as all versions; where there is no policy,
-    normalising put the latest one.
+    As in the reference, a policy without a choice, `version_policy { }`, is all versions. A configuration without a
+    policy was given the latest version by `normalise`.
     """
     if policy.HasField("specific"):
         return Specific(tuple(policy.specific.versions))
@@ -170,8 +170,8 @@ def freeze_version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
 def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
     """Names and kinds of a model's instances in order: `<group>_<i>`.
 
-    A configuration without groups was given one named as the model when it was normalised, which makes `m_0`; an
-    unnamed group was named `<model>_<index>`, which makes `m_0_0`. An ensemble has no instances.
+    The default group has the name of the model, so its instance is `m_0`. An unnamed configured group is
+    `<model>_<index>`, so its instance is `m_0_0` (see `normalise`). An ensemble has no instances.
     """
     groups = config.instance_groups
     if not groups and not config.message.HasField("ensemble_scheduling"):
@@ -180,14 +180,14 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
 
 
 def instance_groups(config: ModelConfig) -> dict[str, pb.ModelInstanceGroup]:
-    """The group of each instance that has one, by the instance's name."""
+    """The instance group of each instance, by the instance's name."""
     groups = config.message.instance_group
     return {f"{group.name}_{index}": group for group in groups for index in range(group.count)}
 
 
 def datatype_of(number: int) -> Datatype:
     """The datatype of a number in a message."""
-    # proto3 lets any number through; one that no datatype has is refused when the tensors are checked.
+    # proto3 accepts undeclared enum numbers; `validate` rejects them.
     return Datatype(number) if number in pb.DataType.values() else Datatype.INVALID
 
 

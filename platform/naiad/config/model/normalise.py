@@ -1,7 +1,7 @@
-"""What the server makes explicit in every configuration, so that `/config` shows the effective values.
+"""Makes defaults explicit in a configuration, so that `/config` shows the effective values.
 
-Run when a configuration was read and again when a model has completed it. Everything here changes the message it
-is given and can be run twice.
+It runs after a configuration is read, and again after a model has completed it. The functions change the message in
+place and are idempotent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def normalise(message: pb.ModelConfig) -> None:
 
 
 def normalise_instance_groups(message: pb.ModelConfig) -> None:
-    """Give every instance group a name, a kind and a count; a model has at least one group, an ensemble none.
+    """Give every instance group a name, a kind and a count. A model has at least one group, an ensemble none.
 
-    A single group that nobody configured is named as the model, an unnamed one `<model>_<index>`: clients and logs
-    see the difference as `m_0` and `m_0_0`.
+    The default group has the name of the model, an unnamed configured one `<model>_<index>`. Their instances are called
+    `m_0` and `m_0_0`, as clients and logs of the reference expect.
     """
     if message.HasField("ensemble_scheduling"):
         return
@@ -39,7 +39,7 @@ def normalise_instance_groups(message: pb.ModelConfig) -> None:
         if not group.name:
             group.name = f"{message.name}_{index}"
         if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
-            # No device but the CPU is managed here, so AUTO has one meaning.
+            # The reference chooses GPU where there is one; naiad manages no GPUs.
             group.kind = pb.ModelInstanceGroup.KIND_CPU
         group.count = max(group.count, 1)
 

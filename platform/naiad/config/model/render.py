@@ -1,8 +1,8 @@
-"""The JSON form of a configuration as the reference prints it.
+"""The JSON form of a configuration, exactly as the reference writes it.
 
-It is what `GET /v2/models/M/config` answers and what a model finds in `args["model_config"]`: fields under their
-proto names and in their declared order, values of enums by name, every scalar, list and map even where it has its
-default, messages and members of a oneof only where they are set.
+`GET /v2/models/M/config` returns it, and a model receives it as `args["model_config"]`. Fields have their proto names
+and declared order, enum values their names. Scalars, lists and maps are always present; messages and members of a oneof
+only where they are set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from naiad.config.model import model_config_pb2 as pb
 
 __all__ = ["to_json"]
 
-# protobuf's JSON writes 64-bit integers as strings. The reference turns them back into numbers field by field, and
-# misses these, so clients see strings there.
+# protobuf's JSON writes 64-bit integers as strings. The reference converts them back to numbers field by field and
+# misses these, so its clients receive strings.
 _LEFT_AS_STRINGS = frozenset(
     f"{pb.DESCRIPTOR.package}.{name}"
     for name in (
@@ -31,14 +31,14 @@ _LEFT_AS_STRINGS = frozenset(
 
 
 def to_json(message: pb.ModelConfig) -> dict[str, Any]:
-    """Give the JSON form of a configuration."""
+    """Return the JSON form of a configuration."""
     return _message(message)
 
 
 def _message(message: Message) -> dict[str, Any]:
     fields = cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)
     present = [field for field in fields if not field.has_presence or message.HasField(field.name)]
-    # A stable sort: what a oneof holds comes last unless it is a message.
+    # As in the reference, members of a oneof come last unless they are messages. The sort is stable.
     present.sort(key=lambda field: field.containing_oneof is not None and field.message_type is None)
     return {field.name: _field(getattr(message, field.name), field) for field in present}
 
@@ -46,14 +46,14 @@ def _message(message: Message) -> dict[str, Any]:
 def _field(value: Any, field: FieldDescriptor) -> Any:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _map(value, field.message_type.fields_by_name["value"])
-    # Asked of the value: how a descriptor tells it depends on protobuf's version.
+    # Checked on the value: the attribute of the descriptor depends on protobuf's version.
     if isinstance(value, MutableSequence):
         return [_scalar_or_message(item, field) for item in value]
     return _scalar_or_message(value, field)
 
 
 def _map(values: Mapping[Any, Any], value_field: FieldDescriptor) -> dict[str, Any]:
-    # The order of a protobuf map means nothing; sorted, two answers about one model are equal.
+    # A protobuf map has no order; sorted, two responses about the same model are equal.
     return {str(key): _scalar_or_message(values[key], value_field) for key in sorted(values)}
 
 
@@ -69,13 +69,13 @@ def _scalar_or_message(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _number(value: float, field: FieldDescriptor) -> float | str:
-    """The number as the reference's JSON writer spells it: shortest first, in whole digits if it can be."""
+    """A number as the reference's JSON writer formats it: in the fewest digits that round-trip, as int if it is whole."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT
     short, exact = (6, 9) if single else (15, 17)
     text = f"{value:.{short}g}"
-    import numpy as np  # here, as a server that starts has no number to write
+    import numpy as np  # deferred: importing it delays the start, which needs no float
 
     if (float(np.float32(text)) if single else float(text)) != value:
         text = f"{value:.{exact}g}"

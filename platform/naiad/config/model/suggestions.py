@@ -1,4 +1,4 @@
-"""What to say about a field or a value that does not exist: the nearest that does."""
+"""Error texts about unknown fields and enum values, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from naiad.config.model import model_config_pb2 as pb
 __all__ = ["PACKAGE", "unknown_field", "unknown_value"]
 
 PACKAGE = f"{pb.DESCRIPTOR.package}."
-"""Prefix of every full name; users do not know it."""
+"""Prefix of all full names, to be removed from texts for users."""
 
-# What people write who know the names of the wire or of numpy.
+# Names from the wire protocol or numpy, for the datatypes of config.pbtxt.
 _OTHER_NAMES = {
     "BYTES": "TYPE_STRING",
     "TYPE_BYTES": "TYPE_STRING",
@@ -27,14 +27,14 @@ _OTHER_NAMES = {
 
 
 def unknown_field(descriptor: Descriptor, name: str) -> str:
-    """Say that a message has no such field, and which it may have meant."""
+    """The error text about an unknown field."""
     return (
         f"{_short(descriptor)} has no field '{name}'; {_suggest(name, [f.name for f in descriptor.fields], 'fields')}"
     )
 
 
 def unknown_value(enum: EnumDescriptor, name: str) -> str:
-    """Say that an enum has no such value, and which it may have meant."""
+    """The error text about an unknown enum value."""
     values = [value.name for value in enum.values]
     return f"{_short(enum)} has no value '{name}'; {_suggest(name.upper(), values, 'values')}"
 
@@ -44,10 +44,10 @@ def _short(descriptor: Descriptor | EnumDescriptor) -> str:
 
 
 def _suggest(wrong: str, names: list[str], what: str) -> str:
-    """Name the nearest valid name, or all of them where none is near."""
+    """The nearest valid name, or all names if none is near."""
     if (known := _OTHER_NAMES.get(wrong)) in names:
         return f"did you mean '{known}'?"
-    # Only the prefix is missing, as of `KIND_CPU` in `CPU`; that is further away than it looks.
+    # A missing prefix, as in `CPU` for `KIND_CPU`, is too large a difference for `get_close_matches`.
     ending = [name for name in names if name.endswith(f"_{wrong}")]
     nearest = ending or difflib.get_close_matches(wrong, names, n=1, cutoff=0.55)
     return f"did you mean '{nearest[0]}'?" if nearest else f"its {what} are {', '.join(names)}"

@@ -1,7 +1,7 @@
-"""From the text of a configuration to the message: protobuf's text format and its JSON form.
+"""Parses configurations in protobuf's text format and in JSON.
 
-The reference stops at the first thing it does not understand and says so in the words of its parser. Here the
-message names file, line and column and, for a name that does not exist, the nearest one that does.
+Errors name file, line and column. For an unknown field or value they also name the nearest valid one, where the
+reference only repeats the message of protobuf's parser.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from naiad.errors import ConfigError
 __all__ = ["parse_json", "parse_mapping", "parse_text"]
 
 _POSITION = re.compile(r"^\d+:\d+ : ")
-# protobuf repeats the line it failed in, in quotes; the position says as much.
+# protobuf repeats the failing line in quotes; the position is enough.
 _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$')
 _NO_MESSAGE = re.compile(r'Expected "[{<]"')
 _MARK = "\ufeff"
-"""What editors of Windows begin a file of UTF-8 with."""
+"""Byte order mark, with which Windows editors begin a UTF-8 file."""
 _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
 
 
@@ -37,10 +37,10 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
 
     Args:
         text: The configuration in protobuf's text format.
-        source: Where it comes from; errors begin with it.
+        source: File or description of the origin; errors begin with it.
 
     Raises:
-        ConfigError: With file, line, column and what to write instead.
+        ConfigError: With file, line and column, and what to write instead.
     """
     message = pb.ModelConfig()
     try:
@@ -49,18 +49,18 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         raise ConfigError(f"{source}:{line}:{column}: {_clarify_text(str(error))}") from error
     except ValueError as error:
-        # The number of an enum value that does not fit 32 bits gets past the parser's own checks.
+        # protobuf's parser does not catch numbers of enum values beyond 32 bits.
         raise ConfigError(f"{source}: {error}") from error
     return message
 
 
 def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
-    """Parse a configuration in its JSON form, as the load API takes it and auto-completion returns it.
+    """Parse a configuration in JSON, as the load API receives it and auto-completion returns it.
 
-    Unknown fields are refused; names of enum values may be in any case.
+    Unknown fields are errors; names of enum values may be in any case.
 
     Raises:
-        ConfigError: With what is wrong and, where JSON itself is broken, with line and column.
+        ConfigError: With the path of the invalid field, or line and column for malformed JSON.
     """
     try:
         fields = json.loads(text)
@@ -72,7 +72,7 @@ def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
 
 
 def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConfig:
-    """Turn the JSON form of a configuration, already decoded, into the message.
+    """Parse a configuration from decoded JSON.
 
     Raises:
         ConfigError: For unknown fields and values of the wrong type.
@@ -88,7 +88,7 @@ def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConf
 
 
 def _clarify_text(problem: str) -> str:
-    """Say what protobuf's text parser complains about, without its package and with the nearest valid name."""
+    """The error of protobuf's text parser, without its package names and with the nearest valid name."""
     problem = _QUOTED_LINE.sub("", _POSITION.sub("", problem))
     if match := _UNKNOWN_FIELD.search(problem):
         return unknown_field(pb.DESCRIPTOR.pool.FindMessageTypeByName(match[1]), match[2])
@@ -100,7 +100,7 @@ def _clarify_text(problem: str) -> str:
 
 
 def _clarify_json(problem: str) -> str:
-    """Say in which field protobuf's JSON reader found a value it cannot take."""
+    """The error of protobuf's JSON parser, with the path of the field first."""
     path = ".".join(_JSON_FIELD.findall(problem))
     reason = _JSON_FIELD.sub("", problem).replace(PACKAGE, "").rstrip(".")
     return f"{path}: {reason}" if path else reason
