@@ -207,7 +207,7 @@ def test_the_environment_of_a_version_wins_over_that_of_the_model():
 def test_what_lies_beside_a_copied_model_lies_where_it_was_copied_from(uri, text, found):
     source = resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri).environment
     assert isinstance(source, EnvironmentSource)
-    assert (source.uri, source.follows) == (found, True)
+    assert (source.uri, source.is_mutable) == (found, True)
 
 
 @pytest.mark.parametrize(

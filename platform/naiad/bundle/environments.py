@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
@@ -101,7 +101,7 @@ class BundledEnvironments:
             name = named.uri.partition("?")[0].rpartition("/")[2] or "environment"
             archive = self._scratch / str(len(self._paths)) / name
             download(named.uri, archive, reporter=self._reporter)
-            return archive, shown(named.uri)
+            return archive, redact(named.uri)
         path = Path(os.path.realpath(named.path))
         self.sources.add(path)
         if not path.is_dir():

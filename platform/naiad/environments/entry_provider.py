@@ -15,7 +15,7 @@ import logging
 import threading
 from pathlib import Path
 
-from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.environments.archives.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
@@ -89,7 +89,7 @@ class EntryProvider:
 
     def _current_version(self, named: EnvironmentSource) -> str:
         """The version (such as an ETag) of a URI that may change; empty if it is fixed or has no version."""
-        if not named.follows or named.digest:
+        if not named.is_mutable or named.digest:
             return ""
         if self._policy.trust is not None:
             self._remote.forget_signatures(named.uri)
@@ -102,20 +102,20 @@ class EntryProvider:
         """The digest that the content of a URI must have, empty if unknown."""
         uri, trust = named.uri, self._policy.trust
         if trust is not None:
-            where = f"the execution environment {shown(uri)}"
-            found = read_signatures(self._remote.read_signatures_file(uri), where, shown(signature_uri(uri)))
+            where = f"the execution environment {redact(uri)}"
+            found = read_signatures(self._remote.read_signatures_file(uri), where, redact(signature_uri(uri)))
             try:
                 trust.verify(found, named.digest or found.digest, where)
             except ExecutionEnvironmentError:
                 self._remote.forget_signatures(uri)  # the file may be corrected until the next load
                 raise
             return found.digest
-        if named.follows and not named.digest:
+        if named.is_mutable and not named.digest:
             return self._remote.digest_if_unchanged(uri, version)
         expected = named.digest or self._remote.recorded_digest(uri)
         if not expected and self._policy.require_digest:
             raise ExecutionEnvironmentError(
-                f"the execution environment {shown(uri)} is refused: it is named without a digest, and this server "
+                f"the execution environment {redact(uri)} is refused: it is named without a digest, and this server "
                 "needs one (--env-require-digest); write @sha256: and its digest behind it, as `sha256sum` prints it"
             )
         return expected
@@ -130,7 +130,7 @@ class EntryProvider:
             lease.release()
             return None
         if label:
-            self._leases.record_model(digest, label, shown(uri))
+            self._leases.record_model(digest, label, redact(uri))
         return stored, lease
 
     def _download(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
@@ -139,19 +139,19 @@ class EntryProvider:
             content = self._store.identify(archive, label)
             if expected and content.digest != expected:
                 raise ExecutionEnvironmentError(
-                    f"the execution environment {shown(uri)} is refused: its SHA-256 is {content.digest}, expected is "
+                    f"the execution environment {redact(uri)} is refused: its SHA-256 is {content.digest}, expected is "
                     f"{expected}, which is what the model pins, its signers signed, or this URI named when it was used "
                     "first; find out who changed it; if that is as it should be, pin the new digest, or run `naiad env "
-                    f"prefetch --accept-changed {shown(uri)}`"
+                    f"prefetch --accept-changed {redact(uri)}`"
                 )
-            found = self._unpack(archive, content, shown(uri), label)
+            found = self._unpack(archive, content, redact(uri), label)
         if not expected:
             self._remote.record(uri, content.digest, version)
-        if not expected and not named.follows:
+        if not expected and not named.is_mutable:
             _log.warning(
                 "the execution environment %s was named without a digest; from now on it must be what it is now; to "
                 "say so in the model, too, name it %s@sha256:%s",
-                *(shown(uri), shown(uri), content.digest),
+                *(redact(uri), redact(uri), content.digest),
             )
         return found
 

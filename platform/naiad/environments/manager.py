@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
@@ -87,7 +87,7 @@ class EnvironmentManager:
 
     def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
-            return _from_entry(shown(named.uri), *self._entries.acquire_remote(named, label))
+            return _from_entry(redact(named.uri), *self._entries.acquire_remote(named, label))
         # Resolved: changing a link to the next release must not change the environment of guests that restart.
         path = Path(os.path.realpath(named.path))
         if not path.exists():

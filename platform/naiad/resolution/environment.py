@@ -185,7 +185,7 @@ def locate_environment(
         if not look.found:
             uri = "" if name.startswith("/") or is_uri(name) else _uri_beside(path, search)
             if uri:
-                return EnvironmentSource(uri=uri, digest=digest, follows=True), searched
+                return EnvironmentSource(uri=uri, digest=digest, is_mutable=True), searched
             raise ResolutionError(
                 f"{origin} names the execution environment '{text}', but '{path}' does not exist; {_RULES}",
                 code=Code.NOT_FOUND,

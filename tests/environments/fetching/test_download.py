@@ -10,7 +10,7 @@ from typing import ClassVar
 import fsspec
 import pytest
 from environments.web import Web, serving
-from naiad.config.model.environment_source import EnvironmentSource, shown
+from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.environments.fetching.download import download, metadata_path, read_small_file, read_version
 from naiad.errors import ExecutionEnvironmentError
 
@@ -183,6 +183,6 @@ def test_a_missing_object_and_an_unknown_scheme_are_named(tmp_path, recorder):
 
 
 def test_what_may_be_secret_is_not_shown():
-    assert shown("https://me:word@host/e.tgz?X-Signature=1#f") == "https://host/e.tgz"
-    assert shown("s3://bucket/e.tgz") == "s3://bucket/e.tgz"
+    assert redact("https://me:word@host/e.tgz?X-Signature=1#f") == "https://host/e.tgz"
+    assert redact("s3://bucket/e.tgz") == "s3://bucket/e.tgz"
     assert str(EnvironmentSource(uri="https://host/e.tgz?key=1", digest="ab")) == "https://host/e.tgz@sha256:ab"

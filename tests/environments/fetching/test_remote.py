@@ -135,7 +135,7 @@ def test_a_directory_cannot_be_pinned(manager, whole):
 
 
 def test_what_lies_in_a_models_own_repository_may_change_and_is_brought_again_only_then(manager, web, whole, tmp_path):
-    source = EnvironmentSource(uri=web.uri("e.tar"), follows=True)
+    source = EnvironmentSource(uri=web.uri("e.tar"), is_mutable=True)
     first = manager.prepare(source)
     assert manager.prepare(source) == first
     changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True, copy_function=os.link)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from naiad.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "redact_uri", "split_digest"]
+__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "redact", "split_digest"]
 
 ENVIRONMENT_SCHEME = "env://"
 """Scheme of an environment in an `--env-directory`."""
@@ -36,10 +36,10 @@ class EnvironmentSource:
     is_mutable: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path or redact_uri(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"
+        return f"{self.path or redact(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"
 
 
-def redact_uri(uri: str) -> str:
+def redact(uri: str) -> str:
     """A URI for logs and errors: without credentials and without the query, which may contain a signature."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]

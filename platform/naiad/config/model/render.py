@@ -69,7 +69,7 @@ def _scalar_or_message(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _number(value: float, field: FieldDescriptor) -> float | str:
-    """A number as the reference's JSON writer formats it: in the fewest digits that round-trip, as int if it is whole."""
+    """A number as the reference's JSON writer formats it: fewest digits that round-trip, an int if it is whole."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT

@@ -45,7 +45,7 @@ def look_around(own: Signature | None, model: ModelRecord) -> Signature | None:
 def _add(signature: dict[str, tuple[object, ...]], resolution: Resolution) -> bool:
     environment = resolution.environment
     if isinstance(environment, EnvironmentSource):
-        if environment.follows:
+        if environment.is_mutable:
             return False  # only fetching it would tell
         environment = environment.path
     if environment is not None:

@@ -25,7 +25,7 @@ from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from naiad import json_cache
-from naiad.config.model.environment_source import shown
+from naiad.config.model.environment_source import redact
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
 from naiad.storage.opening import Storage, open_storage, translate_storage_errors
@@ -93,11 +93,11 @@ def download(
             fruitless = 0 if _size(into) > before else fruitless + 1
             if fruitless > len(pauses):
                 raise ExecutionEnvironmentError(
-                    f"cannot download the execution environment {shown(uri)}: {error}; gave up after {fruitless} "
+                    f"cannot download the execution environment {redact(uri)}: {error}; gave up after {fruitless} "
                     f"attempts without progress at byte {before}; the next load resumes there"
                 ) from error
             pause = pauses[fruitless - 1] if fruitless else 0.0
-            _log.warning("downloading %s was interrupted at byte %d: %s; resuming", shown(uri), _size(into), error)
+            _log.warning("downloading %s was interrupted at byte %d: %s; resuming", redact(uri), _size(into), error)
             time.sleep(pause)
 
 
@@ -111,7 +111,7 @@ def read_small_file(uri: str) -> bytes | None:
         with _open(uri, 0, "") as opened:
             return opened.stream.read(_SMALL)
     except _InterruptedError as error:
-        raise ExecutionEnvironmentError(f"cannot read {shown(uri)}: {error}") from error
+        raise ExecutionEnvironmentError(f"cannot read {redact(uri)}: {error}") from error
     except ExecutionEnvironmentError as error:
         if error.code is Code.NOT_FOUND:
             return None
@@ -130,16 +130,16 @@ def read_version(uri: str) -> str:
         with _open(uri, 0, "") as opened:
             return opened.version
     except _InterruptedError as error:
-        raise ExecutionEnvironmentError(f"cannot reach {shown(uri)}: {error}") from error
+        raise ExecutionEnvironmentError(f"cannot reach {redact(uri)}: {error}") from error
 
 
 def _attempt(uri: str, into: Path, reporter: ProgressReporter, label: str) -> None:
     metadata = metadata_path(into)
     known = json_cache.read(metadata) or {}
-    offset = _size(into) if known.get("uri") == shown(uri) and known.get("version") else 0
+    offset = _size(into) if known.get("uri") == redact(uri) and known.get("version") else 0
     with _open(uri, offset, str(known.get("version", ""))) as opened:
         _check_space(uri, into, opened)
-        json_cache.write(metadata, {"uri": shown(uri), "version": opened.version})
+        json_cache.write(metadata, {"uri": redact(uri), "version": opened.version})
         total = opened.total or 0
         meter = ProgressMeter(
             reporter, step="downloading", label=label, path=Path(PurePosixPath(urlsplit(uri).path).name), total=total
@@ -176,8 +176,8 @@ def _check_space(uri: str, into: Path, opened: _OpenFile) -> None:
     free = shutil.disk_usage(into.parent).free
     if needed > free:
         raise ExecutionEnvironmentError(
-            f"no space to download {shown(uri)}: {needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free on the "
-            f"disk of {into.parent}; make room there, or choose another folder for the store of environments"
+            f"no space to download {redact(uri)}: {needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free on "
+            f"the disk of {into.parent}; make room there, or choose another folder for the store of environments"
         )
 
 
@@ -223,7 +223,7 @@ def _http_error(uri: str, error: urllib.error.HTTPError) -> Exception:
     if error.code in _TEMPORARY_ERRORS:
         return _InterruptedError(status)
     return ExecutionEnvironmentError(
-        f"cannot download the execution environment {shown(uri)}: {status}; check the address and the "
+        f"cannot download the execution environment {redact(uri)}: {status}; check the address and the "
         "permissions of this server",
         code=Code.NOT_FOUND if error.code in _NOT_FOUND else None,
     )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from naiad import json_cache
-from naiad.config.model.environment_source import shown
+from naiad.config.model.environment_source import redact
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
@@ -55,7 +55,7 @@ class RemoteArchives:
         Raises:
             OSError: If the record cannot be written.
         """
-        record = {"uri": shown(uri), "digest": digest, "version": version, "time": time.time()}
+        record = {"uri": redact(uri), "digest": digest, "version": version, "time": time.time()}
         json_cache.write(self._record(uri), record)
 
     def forget(self, uri: str) -> None:
@@ -101,13 +101,13 @@ class RemoteArchives:
             except TimeoutError:
                 _log.info(
                     "waiting for %s%s: another process or thread is downloading it",
-                    shown(uri),
+                    redact(uri),
                     f" of '{label}'" if label else "",
                 )
                 lock.acquire()
         except OSError as error:
             raise ExecutionEnvironmentError(
-                f"cannot download {shown(uri)} into {path.parent}: {error.strerror or error}; choose another folder "
+                f"cannot download {redact(uri)} into {path.parent}: {error.strerror or error}; choose another folder "
                 "for the store of environments or correct its permissions"
             ) from error
         try:
@@ -121,7 +121,7 @@ class RemoteArchives:
         from naiad.environments.fetching.download import download, metadata_path
 
         part = self._part(uri)
-        _log.info("downloading the environment %s%s", shown(uri), f" for '{label}'" if label else "")
+        _log.info("downloading the environment %s%s", redact(uri), f" for '{label}'" if label else "")
         download(uri, part, reporter=self._reporter, label=label)
         try:
             yield part
