@@ -145,9 +145,11 @@ class RequestReader:
         self._is_stopped = True
 
     def release(self) -> None:
-        """Drop the memory of a body that will never be complete: the connection is lost."""
+        """Drop all memory of the connection, which is lost."""
         self._is_stopped = True
         self._long_body = None
+        self._spare_buffer = bytearray()
+        self._parser = None  # it refers to this reader: a cycle that only the garbage collector would find
 
     def reuse_buffer(self, buffer: bytearray) -> None:
         """Read the next long body of the same size into *buffer*, which nothing refers to any more."""

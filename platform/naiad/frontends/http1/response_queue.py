@@ -229,6 +229,10 @@ class ResponseQueue(HttpExchange):
         """Cancel the current request and drop the queued ones."""
         self._transport = None
         self._pipelined.clear()
+        # The callbacks refer to the connection, which refers to this queue. Without them the connection is freed at
+        # once, and with it the buffer of a long body, rather than when the garbage collector runs.
+        self._on_closing = _do_nothing
+        self._on_body_released = _do_nothing
         self._is_blocked = False
         if self._current is not None and self._ticket >= 0:
             for ticket in (self._ticket, *self._further_tickets):
@@ -251,6 +255,10 @@ class ResponseQueue(HttpExchange):
     def _begin_closing(self) -> None:
         self._is_closing = True
         self._on_closing()
+
+
+def _do_nothing(*_: object) -> None:
+    """Stands for the callbacks of a connection that is lost."""
 
 
 def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:
