@@ -97,7 +97,21 @@ def with_numpy(prefix: Path, minor: str, provide) -> Path | None:
 def install_numpy(site_packages: Path, minor: str) -> bool:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=0"]
     chosen = ["--target", str(site_packages), "--python-version", minor, "--only-binary=:all:", "numpy"]
-    return subprocess.run([*pip, *chosen], capture_output=True, check=False).returncode == 0
+    if subprocess.run([*pip, *chosen], capture_output=True, check=False).returncode:
+        return False
+    without_numpys_tests(site_packages)
+    return True
+
+
+def without_numpys_tests(site_packages: Path) -> None:
+    """Remove half of numpy's files, which take half of the time to pack and unpack."""
+    parts = [
+        *site_packages.glob("numpy/**/tests"),
+        site_packages / "numpy" / "f2py",
+        site_packages / "numpy" / "distutils",
+    ]
+    for folder in parts:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def copy_numpy(site_packages: Path, minor: str) -> bool:
