@@ -1,4 +1,4 @@
-"""Writes docs/reference/flags.md from the table of flags: `.venv/bin/python docs/make_flags.py`."""
+"""Generates docs/reference/flags.md from the declared options: `.venv/bin/python docs/make_flags.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beg
 
 
 def page() -> str:
-    """The whole page."""
+    """The page as Markdown."""
     parts = [_INTRODUCTION]
     for group, flags in groupby(SERVER_FLAGS, key=lambda flag: flag.group):
         rows = [f"| {_signature(flag)} | {_default(flag)} | {_description(flag)} |" for flag in flags]
@@ -61,7 +61,7 @@ def _escaped(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Outside of backticks a placeholder such as <name> would be taken for a tag."""
+    """Escape `<`: outside of backticks, Markdown takes a placeholder such as <name> for an HTML tag."""
     return _escaped(text.replace("<", "\\<"))
 
 

@@ -1,13 +1,13 @@
-"""The server's log: the reference's two forms of a line, its levels, and the lines of guests.
+"""The server's log: the reference's two line formats, its levels, and the output of guests.
 
-Everything logs through the standard library below the logger "naiad"; this module only says how lines look and where
-they go. A disabled level costs one comparison, as `logging` keeps that answer.
+All modules log with the standard library, to loggers below "naiad". This module sets the format and the destination. A
+message of a disabled level costs one comparison, because `logging` caches whether a level is enabled.
 
     I1120 20:03:25.829575 3355 server.py:441] "msg"          default
     2026-11-20T20:03:25Z I 3355 server.py:441] "msg"         ISO8601
 
-Times are UTC. Messages are quoted and escaped as JSON strings, so that a line of the log is one line whatever a model
-prints; TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 turns that off.
+Times are UTC. Messages are quoted and escaped as JSON strings, so that a message is one line whatever a model prints;
+TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NEVER = logging.CRITICAL + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is logged, how and where.
+    """Levels, format and destination of the log.
 
     Attributes:
-        verbose: Level of debug messages: those up to it are logged.
-        info: Log what happens.
+        verbose: Verbosity: debug messages up to this level are logged.
+        info: Log information.
         warning: Log warnings.
         error: Log errors.
         iso8601: Write time stamps in ISO 8601.
@@ -64,7 +64,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuestName:
-    """Whose line it is."""
+    """The guest that wrote a line."""
 
     model: str
     version: int
@@ -76,21 +76,21 @@ class GuestName:
 
 
 class ActiveLog:
-    """A log that is set up, until it is closed; then logging is as it was before.
+    """A configured log; closing it restores the previous configuration of `logging`.
 
     Attributes:
-        is_verbose: Whether any debug messages are logged: quicker to ask than a logger, where each request asks.
+        is_verbose: Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
     """
 
     def __init__(self, handler: logging.Handler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
-        # What libraries warn of comes through the root logger; in another's program that is not ours to print.
+        # Warnings of libraries reach the root logger. Inside another program they are left to that program.
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
         self.is_verbose = False
         self._before = (self._logger.level, self._logger.propagate)
         self.change(settings)
-        self._logger.propagate = False  # our lines are printed here alone
+        self._logger.propagate = False  # otherwise handlers of the root logger would print our lines again
         for logger in self._loggers:
             logger.addHandler(handler)
 
@@ -104,11 +104,11 @@ class ActiveLog:
 
     @property
     def settings(self) -> LogSettings:
-        """How it is set."""
+        """The current settings."""
         return self._settings
 
     def change(self, settings: LogSettings) -> None:
-        """Set it otherwise from the next line on; only where it goes stays."""
+        """Use other settings from the next line on; the destination is not changed."""
         self._settings = settings
         self.is_verbose = settings.verbose > 0
         self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
@@ -116,7 +116,7 @@ class ActiveLog:
         self._logger.setLevel(_threshold(settings))
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Flush and close the file, and restore `logging`."""
         level, self._logger.propagate = self._before
         self._logger.setLevel(level)
         for logger in self._loggers:
@@ -125,18 +125,18 @@ class ActiveLog:
 
 
 class LineFormatter(logging.Formatter):
-    """One line in the form of the reference."""
+    """Formats a record as one line of the reference's log."""
 
     def __init__(self, *, iso8601: bool = False, escape: bool = True) -> None:
         super().__init__()
         self._iso8601 = iso8601
         self._escape = escape
-        # Most lines share a second with the one before.
+        # The formatted second is cached: most lines have that of their predecessor.
         self._second = -1
         self._stamp = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, without its end."""
+        """The line of a record, without a newline."""
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
@@ -159,7 +159,7 @@ class LineFormatter(logging.Formatter):
 
 
 class _LevelFilter(logging.Filter):
-    """Levels are switched one by one: errors may be off while warnings are on."""
+    """Enables each level separately: errors may be off while warnings are on, which `logging` itself cannot."""
 
     def __init__(self, settings: LogSettings) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _LevelFilter(logging.Filter):
 
 
 def configure(settings: LogSettings, *, of_libraries: bool = True) -> ActiveLog:
-    """Send the log, and with *of_libraries* what libraries log, where the settings say, until the result is closed.
+    """Configure the log, and with *of_libraries* that of libraries, until the result is closed.
 
     Raises:
         OSError: If the file cannot be opened.
@@ -186,27 +186,27 @@ def configure(settings: LogSettings, *, of_libraries: bool = True) -> ActiveLog:
 
 
 def escapes_messages(environ: Mapping[str, str]) -> bool:
-    """Whether messages are quoted and escaped, which the environment may turn off."""
+    """Whether messages are quoted and escaped, which an environment variable disables."""
     return environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
 
 
 def verbose(level: int) -> int:
-    """The level of `logging` for a message that appears from `--log-verbose=<level>` on; 1 is `logging.DEBUG`."""
+    """The `logging` level of a message that `--log-verbose=<level>` and above show; 1 is `logging.DEBUG`."""
     return max(1, logging.DEBUG + 1 - level)
 
 
 def log_block(logger: logging.Logger, text: str) -> None:
-    """Log a table or another text of several lines as it is, below an empty message, as the reference does."""
+    """Log a table or another text of several lines without escaping, below an empty message, as the reference does."""
     logger.info("", extra={"block": text}, stacklevel=2)
 
 
 def log_guest_line(guest: GuestName, stream: str, line: str) -> None:
-    """Log a line a guest wrote to `stdout` or `stderr`."""
+    """Log a line that a guest wrote to `stdout` or `stderr`."""
     log_guest_record(guest, logging.INFO, stream, guest.pid, line)
 
 
 def log_guest_record(guest: GuestName, level: int, filename: str, line_number: int, text: str) -> None:
-    """Log what a model logged, with the place in its code that logged it."""
+    """Log a message of a model, with file and line of its code."""
     if _guest_log.isEnabledFor(level):
         record = _guest_log.makeRecord(_guest_log.name, level, filename, line_number, "[%s] %s", (guest, text), None)
         _guest_log.handle(record)
@@ -223,7 +223,7 @@ def _lowest_verbose(level: int) -> int:
 
 
 def _threshold(settings: LogSettings) -> int:
-    """The lowest level of all that are on: what is below costs nothing."""
+    """The lowest enabled level; messages below it cost nothing."""
     levels = (
         (settings.error, logging.ERROR),
         (settings.warning, logging.WARNING),
@@ -240,7 +240,7 @@ def _handler(file: Path | None) -> logging.Handler:
 
 
 class _QuietStreamHandler(logging.StreamHandler):  # type: ignore[type-arg]  # subscripting it needs Python 3.11
-    """Writes to a stream whose reader may go away: that must not end in a traceback for each line."""
+    """Ignores a closed stream: otherwise `logging` would print a traceback for every line."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in `logging`
         if not isinstance(sys.exc_info()[1], OSError):

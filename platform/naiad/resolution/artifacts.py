@@ -1,7 +1,7 @@
-"""Which stub and which utils serve a model.
+"""Chooses the artifacts of a model: the stub (the guest's program) and `triton_python_backend_utils.py`.
 
-The two of a directory are a pair: both are there, or neither is used (PB src/python_be.cc). The stub alone may be
-replaced once more from the model's own directory (PB src/stub_launcher.cc).
+Both come from the same directory: the first one with both of them (PB src/python_be.cc). A stub in the model's own
+directory then replaces the stub alone (PB src/stub_launcher.cc).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXECUTABLE_MAGIC = (
     b"\xfe\xed\xfa\xcf",
     b"\xce\xfa\xed\xfe",
     b"\xcf\xfa\xed\xfe",
-    b"\xca\xfe\xba\xbe",  # Mach-O for several processors
+    b"\xca\xfe\xba\xbe",  # Mach-O universal binary
     b"MZ",
 )
 _MAGIC_SIZE = 4
@@ -35,11 +35,11 @@ class Artifacts:
     """The stub and utils of a model.
 
     Attributes:
-        stub: The guest program.
-        utils_dir: Folder of the utils.
-        requires_python: Interpreters the stub runs under.
-        steps: How they were chosen.
-        notices: What was found and not used.
+        stub: The guest's program.
+        utils_dir: Directory of the utils.
+        requires_python: Python versions that the stub supports.
+        steps: The decisions.
+        notices: Sentences about files that were found and not used.
     """
 
     stub: Path
@@ -52,17 +52,17 @@ class Artifacts:
 def choose_artifacts(
     *, model_dir: Path, backend_dir: Path | None, python_dirs: tuple[Path, ...], default: GuestLayout, files: Files
 ) -> Artifacts:
-    """Choose stub and utils.
+    """Choose the stub and the utils.
 
     Args:
-        model_dir: The model's directory: a stub in it comes first of all.
-        backend_dir: Directory of a shared backend.
-        python_dirs: Directories of backend `python`, which hold the default of the reference.
+        model_dir: The model's directory; a stub in it takes precedence.
+        backend_dir: Directory of a shared backend; None for a model with its own code.
+        python_dirs: Directories of backend `python`, where the reference installs its default artifacts.
         default: The guest that ships with naiad.
         files: The file system.
 
     Raises:
-        ResolutionError: If there is no stub at all.
+        ResolutionError: If there is no stub.
     """
     own = () if backend_dir is None else (backend_dir,)
     notices: list[str] = []
@@ -78,7 +78,7 @@ def choose_artifacts(
 
 
 def is_compiled(path: Path, files: Files) -> bool:
-    """Whether a file is a machine's executable rather than a script."""
+    """Whether a file is a binary executable rather than a script."""
     try:
         return files.read(path, _MAGIC_SIZE).startswith(_EXECUTABLE_MAGIC)
     except OSError:
@@ -88,29 +88,29 @@ def is_compiled(path: Path, files: Files) -> bool:
 def _choose_pair(
     directories: tuple[Path, ...], default: GuestLayout, files: Files, notices: list[str]
 ) -> tuple[Path, Decision]:
-    """The first directory that has both, as scripts."""
-    looks: list[SearchedPath] = []
+    """The first directory with both files, of which the stub is a script."""
+    searched: list[SearchedPath] = []
     half: list[Path] = []
     for directory in directories:
-        stub, utils = (_look(directory / name, files) for name in (STUB_FILENAME, UTILS_FILENAME))
-        looks += (stub, utils)
+        stub, utils = (_search(directory / name, files) for name in (STUB_FILENAME, UTILS_FILENAME))
+        searched += (stub, utils)
         if stub.found and utils.found and not _is_foreign(stub.path, files, notices):
-            return directory, Decision("utils", str(directory), "stub and utils are both there", tuple(looks))
+            return directory, Decision("utils", str(directory), "stub and utils are both there", tuple(searched))
         if stub.found != utils.found:
             half.append(directory)
-    stub = _look(default.artifacts_dir / STUB_FILENAME, files)
+    stub = _search(default.artifacts_dir / STUB_FILENAME, files)
     if not stub.found:
-        searched = " and ".join(map(str, (default.artifacts_dir, *directories)))
-        raise ResolutionError(f"{STUB_FILENAME} is not found. Searched paths: {searched}", code=Code.NOT_FOUND)
+        paths = " and ".join(map(str, (default.artifacts_dir, *directories)))
+        raise ResolutionError(f"{STUB_FILENAME} is not found. Searched paths: {paths}", code=Code.NOT_FOUND)
     why = "the default: no other directory has both stub and utils for it"
     if half:
         why += f" ({', '.join(map(str, half))} has only one of them, and they are used together or not at all)"
-    return default.artifacts_dir, Decision("utils", str(default.artifacts_dir), why, (*looks, stub))
+    return default.artifacts_dir, Decision("utils", str(default.artifacts_dir), why, (*searched, stub))
 
 
 def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[str]) -> tuple[Path, Decision]:
-    """The model's own stub, else that of the pair."""
-    own = _look(model_dir / STUB_FILENAME, files)
+    """The model's own stub, else the one beside the utils."""
+    own = _search(model_dir / STUB_FILENAME, files)
     if own.found and not _is_foreign(own.path, files, notices):
         return own.path, Decision("stub", str(own.path), "the model's directory has a stub of its own", (own,))
     why = "the stub that belongs to the utils"
@@ -120,7 +120,7 @@ def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[st
 
 
 def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
-    """Whether a stub is compiled, and so belongs to the reference; if so, a line for the log is noted."""
+    """Whether a stub is a binary, and so belongs to the reference; if it is, add a notice."""
     if not is_compiled(stub, files):
         return False
     notices.append(
@@ -130,5 +130,5 @@ def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
     return True
 
 
-def _look(path: Path, files: Files) -> SearchedPath:
+def _search(path: Path, files: Files) -> SearchedPath:
     return SearchedPath(path, files.exists(path) and not files.is_dir(path))

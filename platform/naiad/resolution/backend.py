@@ -1,8 +1,8 @@
-"""Which code runs a model: its own `model.py`, or that of a backend many models share.
+"""Finds the code that runs a model: its own `model.py`, or that of a shared backend.
 
 The rules are the reference's (CORE src/backend_model.cc): a native library in the version's, the model's or the
-backend's directory comes first, then `<backend directory>/<backend>/model.py`. naiad has no native backends, so a
-library that would win there is an error that names it rather than something to overlook.
+backend's directory takes precedence over `<backend directory>/<backend>/model.py`. naiad runs no native libraries: one
+that the reference would choose is an error that names it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from naiad.resolution.files import Files
 __all__ = ["PYTHON", "Backend", "find_backend"]
 
 PYTHON = "python"
-"""The backend of models that bring their own `model.py`."""
+"""The backend of models with their own `model.py`."""
 
-# Those that come with the reference.
+# Native backends that ship with the reference.
 _NATIVE = frozenset(
     {"dali", "fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm"},
 )
@@ -35,11 +35,11 @@ class Backend:
     """The code of a model.
 
     Attributes:
-        directory: Directory of a shared backend, None if the model brings its own.
-        model_file: The code.
+        directory: Directory of a shared backend; None for the model's own code.
+        model_file: The Python file that defines the model.
         runtime: `runtime` of the effective configuration.
-        steps: How it was found.
-        notices: What was found and not used.
+        steps: The decisions.
+        notices: Sentences about files and settings that were found and have no effect.
     """
 
     directory: Path | None
@@ -50,8 +50,8 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
-    """Where things may lie for one model."""
+class _SearchPath:
+    """The directories in which the code of one model is searched for."""
 
     model: str
     backend: str
@@ -70,17 +70,17 @@ def find_backend(
     """Find the code that runs a model.
 
     Raises:
-        ResolutionError: If there is none, or it is a native library.
+        ResolutionError: If there is no code, or it is a native library.
     """
     if not config.backend:
         raise ResolutionError(f"must specify 'backend' for '{config.name}'")
-    # A name, never a way out of the backend directories: configurations also arrive over the network.
+    # Configurations also arrive over the network: the name must not leave the backend directories.
     if "/" in config.backend or config.backend in {".", ".."}:
         raise ResolutionError(
             f"backend '{config.backend}' of model '{config.name}' must be the name of a directory in a backend "
             "directory, not a path"
         )
-    places = _Places(
+    search = _SearchPath(
         model=config.name,
         backend=config.backend,
         version_dir=version_dir,
@@ -88,20 +88,20 @@ def find_backend(
         backend_dirs=tuple(directory / config.backend for directory in directories),
     )
     if config.runtime == MODEL_FILENAME:
-        return _named_python_based(places, files)
+        return _named_python_based(search, files)
     if config.backend == PYTHON and config.runtime in {"", _PYTHON_LIBRARY}:
-        return _own_code(config, places, files)
+        return _own_code(config, search, files)
     if config.runtime:
-        raise _named_library(config.runtime, places, files)
-    return _search(places, files)
+        raise _named_library(config.runtime, search, files)
+    return _search(search, files)
 
 
-def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
-    """Backend `python`: the code lies in the version's directory."""
+def _own_code(config: ModelConfig, search: _SearchPath, files: Files) -> Backend:
+    """Backend `python`: the code is in the version's directory."""
     filename = config.default_model_filename or MODEL_FILENAME
     if not filename.endswith(".py"):
         raise ResolutionError(f"Model name must end with '.py'. Model name is \"{filename}\".")
-    path = places.version_dir / filename
+    path = search.version_dir / filename
     look = SearchedPath(path, files.exists(path))
     if not look.found:
         raise ResolutionError(
@@ -109,7 +109,7 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
         )
     libraries = tuple(
         SearchedPath(place / _PYTHON_LIBRARY, True)
-        for place in (places.version_dir, places.model_dir)
+        for place in (search.version_dir, search.model_dir)
         if files.exists(place / _PYTHON_LIBRARY)
     )
     return Backend(
@@ -131,7 +131,7 @@ def _own_code(config: ModelConfig, places: _Places, files: Files) -> Backend:
 
 
 def _platform_notices(config: ModelConfig, path: Path) -> tuple[str, ...]:
-    # An experiment of Triton's: its Python backend looks for a torch.nn.Module in the file, and calls that.
+    # Experimental in Triton: for this platform, its Python backend runs a torch.nn.Module that the file defines.
     if config.platform != _TORCH_PLATFORM:
         return ()
     rule = f"'{path}' must define a TritonPythonModel, which may make the torch.nn.Module in `initialize`"
@@ -139,66 +139,66 @@ def _platform_notices(config: ModelConfig, path: Path) -> tuple[str, ...]:
 
 
 def _why_filename(config: ModelConfig) -> str:
-    # Autofill writes the usual name, too.
+    # `autofill` also writes the default name.
     if config.default_model_filename not in {"", MODEL_FILENAME}:
         return "named by default_model_filename, in the version's directory"
     return "a model of backend 'python' brings its own code in its version's directory"
 
 
-def _search(places: _Places, files: Files) -> Backend:
-    """No `runtime`: a library anywhere comes first, then the code of a shared backend."""
-    library = f"libtriton_{places.backend}.so"
-    libraries = _look_for(library, places.libraries, files)
-    _refuse_native(libraries, places)
-    codes = _look_for(MODEL_FILENAME, places.backend_dirs, files)
+def _search(search: _SearchPath, files: Files) -> Backend:
+    """Without `runtime`: any native library takes precedence over the code of a shared backend."""
+    library = f"libtriton_{search.backend}.so"
+    libraries = _find_file(library, search.libraries, files)
+    _reject_native(libraries, search)
+    codes = _find_file(MODEL_FILENAME, search.backend_dirs, files)
     found = next((look.path for look in codes if look.found), None)
     if found is None:
         raise ResolutionError(
-            f"unable to find backend library for backend '{places.backend}', try specifying runtime on the model "
-            f"configuration. ({describe_searched(libraries + codes)}){_meant(places.backend)}"
+            f"unable to find backend library for backend '{search.backend}', try specifying runtime on the model "
+            f"configuration. ({describe_searched(libraries + codes)}){_hint(search.backend)}"
         )
-    return _shared(found, places, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
+    return _shared(found, search, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
 
 
-def _meant(backend: str) -> str:
-    """What somebody may have wanted who named a backend that is not there."""
+def _hint(backend: str) -> str:
+    """A hint about the name of a backend that does not exist."""
     if backend in _NATIVE:
         return f"; naiad runs models in Python only: '{backend}' is a library that a model.py may import"
     return "; did you mean 'python'?" if difflib.get_close_matches(backend, [PYTHON], cutoff=0.7) else ""
 
 
-def _named_python_based(places: _Places, files: Files) -> Backend:
-    """`runtime: "model.py"`: only the backend's directory counts."""
-    looks = _look_for(MODEL_FILENAME, places.backend_dirs, files)
+def _named_python_based(search: _SearchPath, files: Files) -> Backend:
+    """`runtime: "model.py"`: only the backend's directories are searched."""
+    looks = _find_file(MODEL_FILENAME, search.backend_dirs, files)
     found = next((look.path for look in looks if look.found), None)
     if found is None:
         searched = " ".join(f"'{look.path}'" for look in looks)
         raise ResolutionError(
-            f"unable to find Python backend based backend library '{MODEL_FILENAME}' for model '{places.model}', "
+            f"unable to find Python backend based backend library '{MODEL_FILENAME}' for model '{search.model}', "
             f"searched: {searched}"
         )
-    return _shared(found, places, looks, f"the configuration's runtime is {MODEL_FILENAME}")
+    return _shared(found, search, looks, f"the configuration's runtime is {MODEL_FILENAME}")
 
 
-def _named_library(runtime: str, places: _Places, files: Files) -> ResolutionError:
-    """Any other `runtime` names a library, which naiad cannot run: the error says what is wrong with it first."""
-    for place in places.libraries:
-        # Both sides by text, as the file need not be there.
+def _named_library(runtime: str, search: _SearchPath, files: Files) -> ResolutionError:
+    """The error about any other `runtime`: it names a native library, which naiad cannot run."""
+    for place in search.libraries:
+        # Compared as text, because the file need not exist.
         if not os.path.normpath(place / runtime).startswith(os.path.normpath(place) + os.sep):
             return ResolutionError(
-                f"backend library name '{runtime}' escapes backend directory '{place}', for model '{places.model}', "
+                f"backend library name '{runtime}' escapes backend directory '{place}', for model '{search.model}', "
                 "check model config runtime field."
             )
-    looks = _look_for(runtime, places.libraries, files)
-    _refuse_native(looks, places)
-    searched = " ".join(f"'{place}'" for place in places.libraries)
+    looks = _find_file(runtime, search.libraries, files)
+    _reject_native(looks, search)
+    searched = " ".join(f"'{place}'" for place in search.libraries)
     return ResolutionError(
-        f"unable to find backend library '{runtime}' for model '{places.model}', searched: {searched}"
+        f"unable to find backend library '{runtime}' for model '{search.model}', searched: {searched}"
     )
 
 
-def _look_for(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
-    """SearchedPath for a file in directories in order, up to the first that has it."""
+def _find_file(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
+    """SearchedPath for a file in directories in order, up to the first that contains it."""
     looks: list[SearchedPath] = []
     for directory in directories:
         look = SearchedPath(directory / filename, files.exists(directory / filename))
@@ -208,24 +208,24 @@ def _look_for(filename: str, directories: tuple[Path, ...], files: Files) -> tup
     return tuple(looks)
 
 
-def _refuse_native(looks: tuple[SearchedPath, ...], places: _Places) -> None:
+def _reject_native(looks: tuple[SearchedPath, ...], search: _SearchPath) -> None:
     for look in looks:
         if look.found:
             raise ResolutionError(
-                f"backend '{places.backend}' of model '{places.model}' is the native library '{look.path}', and naiad "
+                f"backend '{search.backend}' of model '{search.model}' is the native library '{look.path}', and naiad "
                 f"runs Python backends only: serve this model with Triton, or remove the library and put a "
-                f"{MODEL_FILENAME} into a directory '{places.backend}' of a backend directory",
+                f"{MODEL_FILENAME} into a directory '{search.backend}' of a backend directory",
                 code=Code.UNSUPPORTED,
             )
 
 
-def _shared(found: Path, places: _Places, looks: tuple[SearchedPath, ...], why: str) -> Backend:
+def _shared(found: Path, search: _SearchPath, looks: tuple[SearchedPath, ...], why: str) -> Backend:
     return Backend(
         directory=found.parent,
         model_file=found,
         runtime=MODEL_FILENAME,
         steps=(
-            Decision("backend", f"{places.backend} (shared)", why, looks),
+            Decision("backend", f"{search.backend} (shared)", why, looks),
             Decision("model file", str(found), "the code of a shared backend lies in the backend's directory alone"),
         ),
     )

@@ -1,4 +1,7 @@
-"""Says in words what a resolution decided: for `naiad explain` and the debug log."""
+"""The decisions of a resolution as text, for `naiad explain` and the debug log.
+
+Separate from `tables`, which the server imports at its start: this module imports rich.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ _INDENT = " " * 14
 
 
 class PreparedEnvironment(Protocol):
-    """What is told about an environment once it is there."""
+    """The properties of a prepared environment that are printed."""
 
     @property
     def prefix(self) -> Path:
-        """Its folder."""
+        """Its directory."""
         ...
 
     @property
@@ -49,7 +52,7 @@ def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | N
 
 
 def explain_steps(steps: Iterable[Decision]) -> str:
-    """Decisions as plain text, also those of a resolution that failed later."""
+    """Decisions as plain text, also those before the failure of a resolution."""
     lines = []
     for step in steps:
         lines.append(f"  {step.subject:<11} {step.choice}")
@@ -59,7 +62,7 @@ def explain_steps(steps: Iterable[Decision]) -> str:
 
 
 def explain_richly(resolution: Resolution, console: Console, environment: PreparedEnvironment | None = None) -> None:
-    """The same for a terminal."""
+    """Print all decisions to a terminal."""
     table = Table(title=_title(resolution), title_justify="left", show_header=False, box=None, padding=(0, 1, 1, 1))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -75,7 +78,7 @@ def explain_richly(resolution: Resolution, console: Console, environment: Prepar
 
 
 def prepared_step(environment: PreparedEnvironment) -> Decision:
-    """What a prepared environment holds, as a step behind the decisions."""
+    """The interpreter and numpy of a prepared environment, as one more decision."""
     version = ".".join(map(str, environment.version))
     numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
     return Decision("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")

@@ -1,4 +1,4 @@
-"""The little of a file system that decisions need, so that they can be tested without a disk."""
+"""The file system operations that resolution needs, as a protocol, so that tests need no disk."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Files", "RealFiles"]
 
 
 class Files(Protocol):
-    """What may be asked about a path."""
+    """Read access to a file system."""
 
     def exists(self, path: Path) -> bool:
-        """Whether anything is there."""
+        """Whether the path exists."""
         ...
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory is there."""
+        """Whether the path is a directory."""
         ...
 
     def read(self, path: Path, size: int = -1) -> bytes:
@@ -28,11 +28,11 @@ class RealFiles:
     """The disk."""
 
     def exists(self, path: Path) -> bool:
-        """Whether anything is there; a dangling link is nothing."""
+        """Whether the path exists; a dangling link does not."""
         return path.exists()
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory, or a link to one, is there."""
+        """Whether the path is a directory or a link to one."""
         return path.is_dir()
 
     def read(self, path: Path, size: int = -1) -> bytes:

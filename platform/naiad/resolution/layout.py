@@ -1,8 +1,8 @@
-"""Lays the guest out by itself.
+"""Installs the default guest in a directory of its own.
 
-Installed, the guest's package lies in the host's site-packages: started from there it would find every package of the
-host. So it is copied into a folder that holds nothing else, named by its content: written once, never changed, shared
-by servers that run at the same time.
+The guest's package is installed in the host's site-packages. A guest started from there could import every package of
+the host. So it is copied into a directory that contains nothing else and is named by the hash of its content. Such a
+directory is written once, never changed, and shared by all servers of the user.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _STALE_SECONDS = 3600
 
 
 def lay_out_guest(cache_dir: Path) -> GuestLayout:
-    """Make sure the default guest lies in the cache and say where.
+    """Install the default guest in *cache_dir* if it is missing; return its location.
 
     Raises:
-        ResolutionError: If it is missing where this package is installed, or the cache cannot be written.
+        ResolutionError: If the installed package is incomplete, or the directory cannot be written.
     """
     contents = _read_guest(Path(naiad_stub.__file__).resolve().parents[1])
     target = cache_dir.absolute() / f"guest-{_digest(contents)[:16]}"
     try:
         if not _is_complete(target, contents):
             cache_dir.mkdir(parents=True, exist_ok=True)
-            _sweep(cache_dir)
+            _remove_stale_staging(cache_dir)
             _write(target, contents)
     except OSError as error:
         raise ResolutionError(
@@ -57,7 +57,7 @@ def lay_out_guest(cache_dir: Path) -> GuestLayout:
 
 
 def _read_guest(source: Path) -> dict[str, bytes]:
-    """The guest's files by their place in the layout."""
+    """The contents of the guest's files by their path in the layout."""
     package = source / "naiad_stub"
     files = {f"artifacts/{name}": source / name for name in (STUB_FILENAME, UTILS_FILENAME, STUB_MANIFEST)}
     files |= {
@@ -77,14 +77,14 @@ def _read_guest(source: Path) -> dict[str, bytes]:
 def _digest(contents: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
-        # Lengths keep two files from reading as one.
+        # With the length, two files and their concatenation have different digests.
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 
 
 def _is_complete(target: Path, contents: Mapping[str, bytes]) -> bool:
-    """Whether all files are there: cleaners of caches delete single old files."""
+    """Whether all files exist: programs that clean caches may delete single old files."""
     try:
         return all((target / name).stat().st_size == len(content) for name, content in contents.items())
     except OSError:
@@ -92,14 +92,14 @@ def _is_complete(target: Path, contents: Mapping[str, bytes]) -> bool:
 
 
 def _write(target: Path, contents: Mapping[str, bytes]) -> None:
-    """Write beside, then rename: who sees the target sees all of it."""
+    """Write to a staging directory, then rename it: the target is complete as soon as it exists."""
     staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=target.parent))
     try:
         for name, content in contents.items():
             path = staging / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        # mkdtemp's folder is closed to others, who may share this cache.
+        # mkdtemp makes a private directory; other users may share this cache.
         staging.chmod(0o755)
         (staging / "artifacts" / STUB_FILENAME).chmod(0o755)
         _replace(staging, target, contents)
@@ -110,19 +110,19 @@ def _write(target: Path, contents: Mapping[str, bytes]) -> None:
 def _replace(staging: Path, target: Path, contents: Mapping[str, bytes]) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not _is_complete(target, contents):
-            # Something is there but not all of it: it makes room first.
+            # The target exists and is incomplete: move it away first.
             with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=target.parent) as aside:
                 target.rename(Path(aside) / "broken")
     try:
         staging.rename(target)
     except OSError:
-        # Another server was quicker; its content is the same, or it would have another name.
+        # Another server was faster. The name is the hash of the content, so its content is the same.
         if not _is_complete(target, contents):
             raise
 
 
-def _sweep(cache_dir: Path) -> None:
-    """Remove what servers that were killed left behind; young folders may belong to one that is just writing."""
+def _remove_stale_staging(cache_dir: Path) -> None:
+    """Remove staging directories of killed servers; recent ones may belong to a server that is writing."""
     for entry in cache_dir.glob(f"{_STAGING_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > _STALE_SECONDS:

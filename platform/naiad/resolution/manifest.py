@@ -1,4 +1,4 @@
-"""The two small TOML files that say what a stub or a shared backend needs: `stub.toml` and `backend.toml`."""
+"""The TOML manifests of a stub and of a shared backend: `stub.toml` and `backend.toml`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 BACKEND_MANIFEST = "backend.toml"
 STUB_MANIFEST = "stub.toml"
 STUB_PROTOCOL = 1
-"""The protocol between host and guest that this host speaks."""
+"""Version of the protocol between host and guest that this host implements."""
 
 _VERSION = re.compile(r"\d+(\.\d+){0,2}")
 _FULL_VERSION_PARTS = 3
@@ -38,12 +38,12 @@ _FULL_VERSION_PARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendManifest:
-    """What a shared backend asks for.
+    """The manifest of a shared backend.
 
     Attributes:
-        path: The manifest.
-        requires_python: Versions its code runs under, or None.
-        environment: Its default environment as written, relative to the backend's directory, or empty.
+        path: Path of the manifest.
+        requires_python: Python versions that its code supports; None for any.
+        environment: Its default environment as written, relative to the backend's directory; empty for none.
     """
 
     path: Path
@@ -52,10 +52,10 @@ class BackendManifest:
 
 
 def parse_python_version(text: str, origin: str) -> SpecifierSet:
-    """A required version: `3.10` is any 3.10.x, `3.10.13` exactly that one, `>=3.10,<3.12` a range.
+    """Parse a required Python version: `3.10` is any 3.10.x, `3.10.13` that version only, `>=3.10,<3.12` a range.
 
     Raises:
-        ResolutionError: If it is neither a version nor a range.
+        ResolutionError: If the text is neither a version nor a range.
     """
     text = text.strip()
     if _VERSION.fullmatch(text):
@@ -70,10 +70,10 @@ def parse_python_version(text: str, origin: str) -> SpecifierSet:
 
 
 def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | None:
-    """The manifest of a shared backend, None if it has none.
+    """Read the manifest of a shared backend; None if it has none.
 
     Raises:
-        ResolutionError: If it cannot be read or says something unknown.
+        ResolutionError: If it cannot be read or has an unknown key.
     """
     path = directory / BACKEND_MANIFEST
     if not files.exists(path):
@@ -88,10 +88,10 @@ def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | No
 
 
 def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
-    """The interpreters that the stub in a directory runs under, None if no manifest says it.
+    """Read the Python versions that the stub in a directory supports; None without a manifest.
 
     Raises:
-        ResolutionError: If the manifest cannot be read, or the stub speaks another protocol than this host.
+        ResolutionError: If the manifest cannot be read, or the stub implements another protocol version.
     """
     path = directory / STUB_MANIFEST
     if not files.exists(path):

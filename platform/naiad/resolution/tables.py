@@ -1,4 +1,4 @@
-"""The tables printed at start-up, in the reference's look: scripts read them."""
+"""The tables that the server logs at its start, in the format of the reference, because scripts parse them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NO_VERSION = "Not loaded: No model version was found"
 
 
 def backend_table(resolutions: Iterable[Resolution]) -> str:
-    """The backends that run some models: one row for each, and one for `python`, which runs the shared ones too."""
+    """The backends in use, one row each. `python` always has a row, because it also runs shared backends."""
     rows: dict[str, tuple[str, str, str]] = {}
-    # Models of `python` itself first: a shared backend speaks for it only where there are none.
+    # Models of `python` itself first: only without any, the row of `python` shows the settings of a shared backend.
     for resolution in sorted(resolutions, key=lambda resolution: (resolution.is_shared, resolution.backend)):
         config = _cmdline_json(resolution)
         rows.setdefault(PYTHON, (PYTHON, str(resolution.guest.artifacts_dir / STUB_FILENAME), config))
@@ -26,9 +26,9 @@ def backend_table(resolutions: Iterable[Resolution]) -> str:
 
 
 def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
-    """Name, version and status of models, by name and version; without a version none was found.
+    """Name, version and status of models, sorted by name and version.
 
-    A status is `READY`, `UNAVAILABLE: <reason>`, ...; it is not looked at where there is no version and no status.
+    A status is `READY`, `UNAVAILABLE: <reason>` and so on. A model without a version and status is `NO_VERSION`.
     """
     rows = [
         (name, "-" if version is None else str(version), status or NO_VERSION)
@@ -38,12 +38,12 @@ def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
 
 
 def agent_table() -> str:
-    """The repository agents, which are native libraries and so never there."""
+    """The repository agents: always empty, because naiad loads no native libraries."""
     return text_table(("Repository Agent", "Path"), ())
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with a frame; a cell of several lines makes its row so high. Ends with an end of line."""
+    """A table with a frame, ending with a newline. Cells may have several lines."""
     cells = [[cell.splitlines() or [""] for cell in row] for row in (headers, *rows)]
     widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(headers))]
     frame = "+".join(["", *("-" * (width + 2) for width in widths), ""])
