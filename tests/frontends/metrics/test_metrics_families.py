@@ -57,7 +57,7 @@ nv_inference_pending_request_count{{{LABELS}}} 0
 # HELP nv_model_load_duration_secs Model load time in seconds
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{{{LABELS}}} 0
-# HELP naiad_error_responses_total Number of requests that a model answered with an error, which count as successful
+# HELP naiad_error_responses_total Number of requests whose response was an error of the model; they count as successful
 # TYPE naiad_error_responses_total counter
 naiad_error_responses_total{{{LABELS}}} 0
 """
