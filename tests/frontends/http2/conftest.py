@@ -23,9 +23,9 @@ def loop() -> Iterator[LoopThread]:
 def serve(loop: LoopThread) -> Iterator[Callable[..., EchoServer]]:
     with contextlib.ExitStack() as stack:
 
-        def serve(limits: Http2Limits | None = None, **lifetimes: float) -> EchoServer:
+        def serve(limits: Http2Limits | None = None, **keepalive: float) -> EchoServer:
             # Tests ping as often as they like, unless they set the limit.
-            chosen = KeepaliveSettings(**{"max_ping_strikes": 0, **lifetimes})
+            chosen = KeepaliveSettings(**{"max_ping_strikes": 0, **keepalive})
             return stack.enter_context(contextlib.closing(EchoServer(loop, limits or Http2Limits(), chosen)))
 
         yield serve

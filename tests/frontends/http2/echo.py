@@ -18,7 +18,7 @@ LAST = ((b"x-done", b"yes"),)
 class EchoServer:
     """A server. `/echo` responds to a complete request, `/flow` returns each piece, `/hold` waits for `release`."""
 
-    def __init__(self, loop: LoopThread, limits: Http2Limits, lifetimes: KeepaliveSettings) -> None:
+    def __init__(self, loop: LoopThread, limits: Http2Limits, keepalive: KeepaliveSettings) -> None:
         self.loop = loop
         self.handlers: list[Echo] = []
         self.connections: set[Http2Connection[RequestHead]] = set()
@@ -26,7 +26,7 @@ class EchoServer:
 
         async def start() -> Any:
             return await loop.loop.create_server(
-                lambda: Http2Connection(self, self.connections, inbox, limits, lifetimes), "127.0.0.1", 0
+                lambda: Http2Connection(self, self.connections, inbox, limits, keepalive), "127.0.0.1", 0
             )
 
         self._server = loop.run(start())

@@ -30,7 +30,7 @@ class Frame(NamedTuple):
         return int.from_bytes(self.payload[-4:], "big")
 
 
-class Away(NamedTuple):
+class GoAway(NamedTuple):
     last: int
     code: frames.ErrorCode
     text: str
@@ -81,13 +81,13 @@ class Peer:
     def fields(self, block: bytes) -> dict[str, str]:
         return dict(self._decoder.decode(block))
 
-    def away(self) -> Away:
+    def go_away(self) -> GoAway:
         """The next GOAWAY."""
         payload = self.until(frames.GOAWAY).payload
         last, code = struct.unpack(">LL", payload[:8])
-        return Away(last, frames.ErrorCode(code), payload[8:].decode())
+        return GoAway(last, frames.ErrorCode(code), payload[8:].decode())
 
-    def ended(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection ends; frames before its end are skipped."""
         while True:
             try:
@@ -96,7 +96,7 @@ class Peer:
             except ConnectionResetError:
                 return True
 
-    def answer(self, stream: int) -> tuple[dict[str, str], bytes, dict[str, str]]:
+    def response(self, stream: int) -> tuple[dict[str, str], bytes, dict[str, str]]:
         """Headers, content and trailers of a response; trailers are empty where the headers ended it."""
         head = self._of(stream)
         fields = self.fields(head.payload)
@@ -119,7 +119,7 @@ class Peer:
     def _of(self, stream: int) -> Frame:
         while True:
             frame = self.read()
-            assert frame is not None, "the connection ended before the answer"
+            assert frame is not None, "the connection ended before the response"
             assert frame.kind != frames.GOAWAY, frame
             if frame.stream == stream and frame.kind in {frames.DATA, frames.HEADERS, frames.RST_STREAM}:
                 assert frame.kind != frames.RST_STREAM, frame

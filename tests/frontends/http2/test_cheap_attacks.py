@@ -30,9 +30,9 @@ def test_an_integer_without_end_is_not_added_up(first):
 def test_a_block_may_set_the_table_size_twice_at_most(peer, size):
     """hpack takes half a second for a block of nothing but table sizes."""
     peer.send(frames.frame(frames.HEADERS, 5, 1, size * 2 + peer.block([*REQUEST[:4]])))
-    assert peer.answer(1)[2] == {"x-done": "yes"}
+    assert peer.response(1)[2] == {"x-done": "yes"}
     peer.send(frames.frame(frames.HEADERS, 5, 3, size * 3 + peer.block([*REQUEST[:4]])))
-    away = peer.away()
+    away = peer.go_away()
     assert (away.code, away.text) == (
         ErrorCode.COMPRESSION_ERROR,
         "a field block with more than two table sizes",
@@ -42,13 +42,13 @@ def test_a_block_may_set_the_table_size_twice_at_most(peer, size):
 def test_long_settings_count_for_many(serve, connect):
     peer = connect(serve(Http2Limits(control_frames=20, control_frames_per_second=0)))
     peer.send(frames.settings([(Setting.MAX_HEADER_LIST_SIZE, 1)] * 1000))
-    assert peer.away().code == CALM
+    assert peer.go_away().code == CALM
 
 
 def test_debug_data_of_goaway_fits_into_a_frame_of_any_client(peer):
     """Error texts of hpack repeat the bytes that it cannot decode."""
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x00\x7f" + b"\xff" * 20_000))
-    away = peer.away()
+    away = peer.go_away()
     assert away.code == ErrorCode.COMPRESSION_ERROR
     assert "too long" in away.text
     assert len(away.text) < 1000
@@ -71,7 +71,7 @@ def test_settings_that_move_many_windows_count_for_many(serve, connect):
     assert peer.is_alive()
     sent = [frames.settings([(Setting.INITIAL_WINDOW_SIZE, size)]) for size in (1, 2, 3, 4)]
     peer.send(*sent)
-    away = peer.away()
+    away = peer.go_away()
     assert (away.code, away.text) == (CALM, "too many control frames")
 
 
@@ -132,4 +132,4 @@ def test_reading_pauses_while_the_client_does_not_read(serve, connect):
 def test_unexpected_acknowledgements_are_counted(serve, connect, kind):
     peer = connect(serve(Http2Limits(control_frames=20, control_frames_per_second=0)))
     peer.send(frames.frame(kind, frames.ACK, 0, bytes(8) if kind == frames.PING else b"") * 40)
-    assert peer.away().code == CALM
+    assert peer.go_away().code == CALM

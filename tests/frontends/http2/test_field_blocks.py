@@ -32,8 +32,8 @@ def test_a_repeated_block_is_parsed_once():
     encoder, seen = hpack.Encoder(), []
     reader = FieldBlockDecoder(lambda fields: seen.append(fields) or len(seen), 1 << 16)
     fields = [(":method", "POST"), ("x", "y")]
-    answers = [reader.read(encoder.encode(fields)) for _ in range(5)]
-    assert answers == [1, 2, 2, 2, 2]
+    results = [reader.read(encoder.encode(fields)) for _ in range(5)]
+    assert results == [1, 2, 2, 2, 2]
     reader.read(encoder.encode([("new", "field")]))
     moved = encoder.encode(fields)
     assert [reader.read(moved), reader.read(moved)] == [4, 4]

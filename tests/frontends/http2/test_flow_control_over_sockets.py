@@ -92,14 +92,14 @@ def test_a_window_may_not_exceed_31_bits(peer, stream):
         assert peer.until(frames.RST_STREAM).number == ErrorCode.FLOW_CONTROL_ERROR
         assert peer.is_alive()
     else:
-        assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+        assert peer.go_away().code == ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_settings_may_not_make_a_window_exceed_31_bits(peer):
     peer.request(1, fields=HOLD)
     peer.send(frames.window_update(1, frames.MAX_WINDOW - 65535))
     peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 65536)]))
-    assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+    assert peer.go_away().code == ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_more_content_than_a_streams_window_resets_it(serve, connect):
@@ -111,7 +111,7 @@ def test_more_content_than_a_streams_window_resets_it(serve, connect):
     assert peer.until(frames.RST_STREAM).number == ErrorCode.FLOW_CONTROL_ERROR
     peer.request(3)
     peer.data(3, b"x" * 1000, ends=True)
-    assert peer.answer(3)[1] == b"x" * 1000
+    assert peer.response(3)[1] == b"x" * 1000
 
 
 def test_more_content_than_the_connections_window_ends_it(serve, connect):
@@ -120,7 +120,7 @@ def test_more_content_than_the_connections_window_ends_it(serve, connect):
         peer.request(number, fields=HOLD)
         peer.data(number, b"x" * 40_000)
     peer.data(1, b"x" * 100_001)
-    assert peer.away().code == ErrorCode.FLOW_CONTROL_ERROR
+    assert peer.go_away().code == ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_windows_are_opened_again_at_half_and_in_one_frame(serve, connect):
@@ -169,7 +169,7 @@ def test_long_frames_are_read_straight_into_the_handlers_buffer(server, connect)
     sent = bytes(range(251)) * 4000
     peer.request(1, fields=(*REQUEST, ("content-length", str(len(sent)))))
     peer.data(1, sent, ends=True)
-    assert peer.answer(1)[1] == sent
+    assert peer.response(1)[1] == sent
     assert server.handlers[0].direct > len(sent) // 2
 
 

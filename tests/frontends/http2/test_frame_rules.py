@@ -79,18 +79,18 @@ def test_a_connection_error_has_a_code_and_debug_data(peer, server, name):
     sent, code = OF_CONNECTION[name]
     opened(peer, fields=(*REQUEST[:2], (":path", "/hold"), REQUEST[3]))
     peer.send(sent)
-    away = peer.away()
+    away = peer.go_away()
     assert away.code == code
     assert away.text
-    assert peer.ended()
+    assert peer.is_closed()
     server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
 
 
 def test_the_first_frame_must_be_settings(server, connect):
     peer = connect(server, preface=frames.PREFACE + frames.ping(bytes(8)))
     assert peer.read().kind == frames.SETTINGS
-    assert peer.away().code == Code.PROTOCOL_ERROR
-    assert peer.ended()
+    assert peer.go_away().code == Code.PROTOCOL_ERROR
+    assert peer.is_closed()
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_the_first_frame_must_be_settings(server, connect):
 def test_another_protocol_gets_an_error_in_http_1(server, said):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         client.sendall(said)
-        answer = http.client.HTTPResponse(client)
-        answer.begin()
-        assert (answer.status, answer.getheader("connection")) == (400, "close")
-        assert b"This port speaks HTTP/2" in answer.read()
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        assert (response.status, response.getheader("connection")) == (400, "close")
+        assert b"This port speaks HTTP/2" in response.read()
         assert not client.recv(1)
     server.loop.until(lambda: not server.connections)
 
@@ -160,7 +160,7 @@ def test_a_malformed_request_ends_its_stream_alone(peer, name):
     reset = peer.until(frames.RST_STREAM)
     assert (reset.stream, reset.number) == (1, Code.PROTOCOL_ERROR)
     peer.request(3, ends=True)
-    assert peer.answer(3)[2] == {"x-done": "yes"}
+    assert peer.response(3)[2] == {"x-done": "yes"}
 
 
 @pytest.mark.parametrize(("said", "sent"), [(3, b"xx"), (1, b"xx"), (0, b"x"), (2, b"")])
@@ -171,7 +171,7 @@ def test_content_of_another_length_than_announced_ends_its_stream(peer, said, se
     assert (reset.stream, reset.number) == (1, Code.PROTOCOL_ERROR)
     peer.request(3, fields=(*REQUEST, ("content-length", "2")))
     peer.data(3, b"ok", ends=True)
-    assert peer.answer(3)[1] == b"ok"
+    assert peer.response(3)[1] == b"ok"
 
 
 def test_frames_after_the_end_of_a_request_end_its_stream(peer, server):
@@ -188,9 +188,9 @@ def test_frames_after_the_end_of_a_request_end_its_stream(peer, server):
 
 def test_a_stream_that_ended_is_not_opened_again(peer):
     peer.request(3, ends=True)
-    peer.answer(3)
+    peer.response(3)
     peer.request(1, ends=True)
-    assert peer.away().code == Code.STREAM_CLOSED
+    assert peer.go_away().code == Code.STREAM_CLOSED
 
 
 def test_trailers_must_end_the_request(peer):
@@ -198,7 +198,7 @@ def test_trailers_must_end_the_request(peer):
         peer.request(number)
         peer.data(number, b"abc")
         peer.send(raw(frames.HEADERS, flags, number, b"\x00\x01a\x01b"))
-    assert peer.answer(1)[1] == b"abc"
+    assert peer.response(1)[1] == b"abc"
     assert peer.until(frames.RST_STREAM).number == Code.PROTOCOL_ERROR
 
 
@@ -211,7 +211,7 @@ def test_frames_for_a_stream_that_was_reset_are_ignored(peer):
     peer.send(frames.window_update(1, 1), frames.reset(1, Code.CANCEL))
     peer.request(1, fields=[("new", "field")], ends=True)
     peer.request(3, fields=(*REQUEST, ("new", "field")), ends=True)
-    assert peer.answer(3)[0] == {":status": "200", "x-kind": "echo"}
+    assert peer.response(3)[0] == {":status": "200", "x-kind": "echo"}
 
 
 def test_everything_that_rfc_9113_permits_is_accepted(peer):
@@ -232,10 +232,10 @@ def test_everything_that_rfc_9113_permits_is_accepted(peer):
         raw(frames.PING, frames.ACK, 0, bytes(8)),
         raw(frames.DATA, frames.END_STREAM, 1, b"cd"),
     )
-    assert peer.answer(1) == ({":status": "200", "x-kind": "echo"}, b"abcd", {"x-done": "yes"})
+    assert peer.response(1) == ({":status": "200", "x-kind": "echo"}, b"abcd", {"x-done": "yes"})
     peer.send(frames.go_away(0, Code.NO_ERROR))
     peer.request(3, ends=True)
-    assert peer.answer(3)[1] == b""
+    assert peer.response(3)[1] == b""
 
 
 def test_frames_may_arrive_in_any_pieces(peer):
@@ -247,7 +247,7 @@ def test_frames_may_arrive_in_any_pieces(peer):
     whole = b"".join(stream)
     for start in range(0, len(whole), 7):
         peer.send(whole[start : start + 7])
-    assert peer.answer(1)[1] == b"x" * 300 + b"y"
+    assert peer.response(1)[1] == b"x" * 300 + b"y"
 
 
 def test_settings_are_acknowledged_and_pings_answered(peer):

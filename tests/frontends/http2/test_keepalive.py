@@ -14,19 +14,19 @@ def test_a_graceful_shutdown_completes_streams_opened_between_its_steps(server, 
     peer.request(1, fields=HOLD, ends=True)
     server.loop.until(lambda: server.handlers)
     server.drain()
-    first = peer.away()
+    first = peer.go_away()
     assert (first.last, first.code) == (frames.MAX_STREAM, ErrorCode.NO_ERROR)
     ping = peer.until(frames.PING)
     peer.request(3, fields=HOLD, ends=True)
     peer.send(frames.ping(ping.payload, is_ack=True))
-    assert peer.away().last == 3
+    assert peer.go_away().last == 3
     peer.request(5, ends=True)
     refused = peer.until(frames.RST_STREAM)
     assert (refused.stream, refused.number) == (5, ErrorCode.REFUSED_STREAM)
     server.release()
     for number in (1, 3):
         assert peer.until(frames.HEADERS, stream=number)
-    assert peer.ended()
+    assert peer.is_closed()
 
 
 def test_the_last_stream_of_goaway_never_grows(server, peer):
@@ -34,15 +34,15 @@ def test_the_last_stream_of_goaway_never_grows(server, peer):
     peer.request(1, fields=HOLD, ends=True)
     assert peer.is_alive()
     server.drain()
-    peer.away()
-    answer = frames.ping(peer.until(frames.PING).payload, is_ack=True)
-    peer.send(answer)
-    assert peer.away().last == 1
+    peer.go_away()
+    ack = frames.ping(peer.until(frames.PING).payload, is_ack=True)
+    peer.send(ack)
+    assert peer.go_away().last == 1
     peer.request(3, ends=True)
-    peer.send(answer)
+    peer.send(ack)
     assert peer.is_alive()
     peer.send(frames.window_update(0, 0))
-    assert peer.away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
+    assert peer.go_away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
 
 
 def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, peer):
@@ -51,8 +51,8 @@ def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, pee
     server.drain()
     ping = peer.until(frames.PING)
     peer.send(frames.ping(ping.payload, is_ack=True))
-    assert peer.away().last == 0
-    assert peer.ended()
+    assert peer.go_away().last == 0
+    assert peer.is_closed()
 
 
 def test_open_streams_are_cancelled_when_the_client_disconnects(server, peer):
@@ -87,7 +87,7 @@ def test_a_silent_client_is_pinged_and_stays_if_it_acknowledges(serve, connect):
 def test_a_client_that_does_not_acknowledge_a_ping_is_disconnected(serve, connect):
     peer = connect(serve(keepalive_time=0.05, keepalive_timeout=0.05, keepalive_without_calls=True))
     peer.until(frames.PING)
-    assert peer.ended()
+    assert peer.is_closed()
 
 
 def test_clients_without_calls_are_not_pinged_unless_permitted(serve, connect):
@@ -120,7 +120,7 @@ def test_pings_that_come_too_fast_are_strikes(serve, connect, calls):
     if calls:
         peer.request(1, fields=HOLD)
     strikes(peer, 4)
-    away = peer.away()
+    away = peer.go_away()
     assert (away.code, away.text) == (ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 
 
@@ -129,13 +129,13 @@ def test_data_between_pings_forgives_them(serve, connect):
     for number in range(1, 21, 2):
         strikes(peer, 2)
         peer.request(number, ends=True)
-        peer.answer(number)
+        peer.response(number)
 
 
 def test_a_connection_ends_at_its_greatest_age_and_its_calls_a_grace_later(serve, connect):
     server = serve(max_age=0.05, max_age_grace=0.1)
     peer = connect(server)
     peer.request(1, fields=HOLD, ends=True)
-    assert peer.away().last == frames.MAX_STREAM
-    assert peer.ended()
+    assert peer.go_away().last == frames.MAX_STREAM
+    assert peer.is_closed()
     server.loop.until(lambda: server.handlers[0].is_cancelled)

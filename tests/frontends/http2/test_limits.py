@@ -13,10 +13,10 @@ CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_token_bucket_allows_a_burst_and_then_a_rate():
-    allowance = TokenBucket(3, 2, now=10)
-    assert [allowance.take(10) for _ in range(4)] == [True, True, True, False]
-    assert [allowance.take(11) for _ in range(3)] == [True, True, False]
-    assert [allowance.take(100) for _ in range(4)] == [True, True, True, False]
+    bucket = TokenBucket(3, 2, now=10)
+    assert [bucket.take(10) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take(11) for _ in range(3)] == [True, True, False]
+    assert [bucket.take(100) for _ in range(4)] == [True, True, True, False]
 
 
 FEW = Http2Limits(resets=20, resets_per_second=0, control_frames=20, control_frames_per_second=0)
@@ -37,7 +37,7 @@ def test_control_frames_are_counted(serve, connect, name):
     peer, other = connect(server), connect(server)
     peer.request(1, fields=HOLD)
     peer.send(FLOODS[name] * 40)
-    away = peer.away()
+    away = peer.go_away()
     assert (away.code, away.text) == (CALM, "too many control frames")
     assert other.is_alive()
 
@@ -49,7 +49,7 @@ def test_streams_opened_and_reset_too_fast_end_the_connection(serve, connect):
     for number in range(1, 61, 2):
         peer.request(number, fields=HOLD)
         peer.send(frames.reset(number, ErrorCode.CANCEL))
-    assert peer.away().code == CALM
+    assert peer.go_away().code == CALM
     server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
     assert len(server.handlers) == 21
 
@@ -60,7 +60,7 @@ def test_stream_errors_of_the_client_count_as_resets(serve, connect):
     for number in range(1, 61, 2):
         peer.request(number, fields=HOLD)
         peer.send(frames.window_update(number, 0))
-    assert peer.away() == (41, CALM, "too many stream errors")
+    assert peer.go_away() == (41, CALM, "too many stream errors")
 
 
 def test_all_calls_of_a_client_may_be_cancelled_at_once(server, peer):
@@ -91,22 +91,22 @@ def test_a_block_that_does_not_end_ends_the_connection(serve, connect, piece):
     peer = connect(serve())
     more = frames.frame(frames.CONTINUATION, 0, 1, piece)
     peer.send(frames.frame(frames.HEADERS, 0, 1, b"\x82"), more * 100)
-    away = peer.away()
+    away = peer.go_away()
     assert (away.code, away.text) == (CALM, "a field block does not end")
 
 
 def test_a_block_that_is_too_long_ends_the_connection(peer):
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, bytes(70_000)))
-    assert peer.away().code == CALM
+    assert peer.go_away().code == CALM
 
 
 def test_a_small_block_of_many_fields_ends_the_connection(peer):
     """Each byte refers to a field of 4,000 bytes that was sent once."""
     peer.request(1, fields=(*REQUEST, ("big", "x" * 4000)))
     peer.send(frames.frame(frames.HEADERS, frames.END_HEADERS, 3, b"\xbe" * 60_000))
-    assert peer.away().code == CALM
+    assert peer.go_away().code == CALM
 
 
 def test_a_client_without_a_preface_is_disconnected(serve, connect):
     peer = connect(serve(Http2Limits(handshake_seconds=0.05)), preface=b"PRI")
-    assert peer.ended()
+    assert peer.is_closed()

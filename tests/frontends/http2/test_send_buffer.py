@@ -9,9 +9,9 @@ from naiad.frontends.http2.frames import DATA, HEAD
 from naiad.frontends.http2.send_buffer import SendBuffer
 
 
-def contents(made):
+def contents(pieces):
     """The payloads of frames in a list of pieces."""
-    data, found = b"".join(made), []
+    data, found = b"".join(pieces), []
     while data:
         high, low, kind, flags, stream = HEAD.unpack_from(data)
         assert (kind, flags, stream) == (DATA, 0, 5)
@@ -27,36 +27,36 @@ def contents(made):
     st.integers(1, 30),
 )
 def test_messages_come_out_as_they_went_in(messages, windows, frame_size):
-    outbox = SendBuffer()
+    buffer = SendBuffer()
     for number, parts in enumerate(messages):
-        outbox.put(parts, number)
-    out, marks, after = b"", [], 0
+        buffer.put(parts, number)
+    out, markers, after = b"", [], 0
     total = b"".join(b"".join(parts) for parts in messages)
     ends = [len(b"".join(b"".join(parts) for parts in messages[: n + 1])) for n in range(len(messages))]
     for window in (*windows, 10_000):
-        made, size, left = outbox.take(5, window, frame_size)
-        found = contents(made)
+        pieces, size, ended = buffer.take(5, window, frame_size)
+        found = contents(pieces)
         assert sum(map(len, found)) == size <= window
         assert all(0 < len(each) <= frame_size for each in found)
         out += b"".join(found)
-        marks += left
+        markers += ended
         after = len(out)
-        assert marks == list(range(len(marks)))
-        assert len(marks) == sum(end <= after for end in ends) if after else True
-    assert (out, marks, outbox.size, bool(outbox)) == (total, list(range(len(messages))), 0, False)
+        assert markers == list(range(len(markers)))
+        assert len(markers) == sum(end <= after for end in ends) if after else True
+    assert (out, markers, buffer.size, bool(buffer)) == (total, list(range(len(messages))), 0, False)
 
 
 def test_views_of_any_type_and_shape_are_split_by_bytes():
-    outbox = SendBuffer()
+    buffer = SendBuffer()
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    outbox.put([memoryview(array), memoryview(np.empty((0, 3)))], None)
-    assert outbox.size == 24
-    assert b"".join(contents(outbox.take(5, 7, 100)[0]) + contents(outbox.take(5, 100, 100)[0])) == array.tobytes()
+    buffer.put([memoryview(array), memoryview(np.empty((0, 3)))], None)
+    assert buffer.size == 24
+    assert b"".join(contents(buffer.take(5, 7, 100)[0]) + contents(buffer.take(5, 100, 100)[0])) == array.tobytes()
 
 
 def test_long_parts_are_views_and_no_copies():
-    outbox, big = SendBuffer(), bytearray(1000)
-    outbox.put([big])
-    made, _, _ = outbox.take(5, 600, 300)
+    buffer, big = SendBuffer(), bytearray(1000)
+    buffer.put([big])
+    pieces, _, _ = buffer.take(5, 600, 300)
     big[0] = 7
-    assert contents(made)[0][0] == 7
+    assert contents(pieces)[0][0] == 7

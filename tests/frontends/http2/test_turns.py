@@ -52,7 +52,7 @@ def test_responses_of_one_turn_of_the_loop_are_one_write(server, peer):
     streams = held(server, peer, *(b"%d" % index for index in range(8)))
     counted = count(server)
     server.release()
-    assert [peer.answer(stream)[1] for stream in streams] == [b"%d" % index for index in range(8)]
+    assert [peer.response(stream)[1] for stream in streams] == [b"%d" % index for index in range(8)]
     assert len(counted.writes) == 1
 
 
@@ -84,5 +84,5 @@ def test_messages_of_a_stream_are_written_together_and_before_its_end(server, pe
         *(frames.frame(frames.DATA, 0, 1, b"%d" % index) for index in range(5)),
         frames.frame(frames.DATA, frames.END_STREAM, 1, b"!"),
     )
-    assert peer.answer(1)[1:] == (b"01234!", {"x-done": "yes"})
+    assert peer.response(1)[1:] == (b"01234!", {"x-done": "yes"})
     assert len(counted.writes) <= 2

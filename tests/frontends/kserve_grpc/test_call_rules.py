@@ -70,12 +70,12 @@ def ask(peer, content=EMPTY, stream=1, **options):
     peer.request(stream, fields=fields(**options))
     if content is not None:
         peer.data(stream, content, ends=True)
-    return peer.answer(stream)
+    return peer.response(stream)
 
 
-def status(answer):
+def status(response):
     """Status and text, from the trailers or from a trailers-only response."""
-    first, _, last = answer
+    first, _, last = response
     found = last or first
     return GrpcStatus(int(found["grpc-status"])).name, found.get("grpc-message", "")
 
@@ -120,8 +120,8 @@ def test_a_call_may_take_very_long(peer, timeout):
 
 @pytest.mark.parametrize("timeout", ["0S", "1n", "0H", "00000001u"])
 def test_a_deadline_may_be_over_at_once(served, peer, timeout):
-    answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout=timeout)
-    assert status(answer)[0] == "DEADLINE_EXCEEDED"
+    response = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout=timeout)
+    assert status(response)[0] == "DEADLINE_EXCEEDED"
 
 
 @pytest.mark.parametrize("timeout", ["", "S", "1", "-1S", "1.5S", "1s", "1 S", "123456789n", "1SS"])
@@ -146,9 +146,9 @@ def test_a_malformed_deadline_is_refused(peer, timeout):
     ],
 )
 def test_invalid_calls_are_refused_before_their_message(peer, changes, http, expected):
-    first, _, _ = answer = ask(peer, None, **changes)
-    assert (first[":status"], status(answer)[0]) == (http, expected)
-    assert status(answer)[1]
+    first, _, _ = response = ask(peer, None, **changes)
+    assert (first[":status"], status(response)[0]) == (http, expected)
+    assert status(response)[1]
     assert peer.until(frames.RST_STREAM).number == ErrorCode.NO_ERROR
     assert status(ask(peer, stream=3)) == ("OK", "")
 
@@ -190,7 +190,7 @@ def test_a_message_may_arrive_in_any_pieces(peer):
         for start in range(0, len(message), step):
             peer.data(number, message[start : start + step])
         peer.data(number, b"", ends=True)
-        assert status(peer.answer(number)) == ("OK", "")
+        assert status(peer.response(number)) == ("OK", "")
 
 
 @pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -204,11 +204,11 @@ def test_messages_are_decompressed_one_by_one(peer, name, pack):
 
 
 def test_a_deadline_ends_the_call_and_cancels_its_request(served, peer):
-    answer = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout="300m")
-    assert status(answer) == ("DEADLINE_EXCEEDED", "Deadline Exceeded")
+    response = ask(peer, prefixed(infer_request("held")), path=INFER, grpc_timeout="300m")
+    assert status(response) == ("DEADLINE_EXCEEDED", "Deadline Exceeded")
     served.loop.until(lambda: served.engine.cancelled)
-    answer = ask(peer, prefixed(infer_request("held")), stream=3, path=STREAM, grpc_timeout="300000u")
-    assert status(answer)[0] == "DEADLINE_EXCEEDED"
+    response = ask(peer, prefixed(infer_request("held")), stream=3, path=STREAM, grpc_timeout="300000u")
+    assert status(response)[0] == "DEADLINE_EXCEEDED"
 
 
 def test_a_control_call_completes_after_its_client_cancelled(served, peer):

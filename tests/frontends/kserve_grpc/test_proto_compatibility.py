@@ -8,7 +8,7 @@ from pathlib import Path
 import naiad
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from naiad.frontends import http2
+from naiad.frontends import grpc, http2
 from naiad.frontends.kserve_grpc import service_pb2 as ours
 from tritonclient.grpc import service_pb2 as theirs
 
@@ -90,7 +90,21 @@ def test_nothing_of_the_host_needs_grpcio():
     assert {name for name in imported_by(Path(naiad.__file__).parent) if name.split(".")[0] == "grpc"} == set()
 
 
-def test_the_transport_below_knows_nothing_of_grpc():
-    ours_of_host = {name for name in imported_by(Path(http2.__file__).parent) if name.startswith("naiad.")}
-    assert ours_of_host
-    assert {name for name in ours_of_host if not name.startswith("naiad.frontends.http2")} == set()
+def test_http2_imports_nothing_else_of_the_host():
+    imported = {name for name in imported_by(Path(http2.__file__).parent) if name.startswith("naiad.")}
+    assert imported
+    assert {name for name in imported if not name.startswith("naiad.frontends.http2")} == set()
+
+
+def test_the_transport_of_grpc_imports_no_service():
+    imported = imported_by(Path(grpc.__file__).parent)
+    assert "naiad.frontends.http2.stream" in imported
+    assert {name for name in imported if name.startswith(("naiad.frontends.kserve", "naiad.engine"))} == set()
+
+
+@pytest.mark.parametrize(
+    "module", ["field_blocks", "flow_control", "frame_reader", "frames", "request_head", "send_buffer", "settings"]
+)
+def test_the_pure_parts_of_http2_import_no_event_loop(module):
+    source = (Path(http2.__file__).parent / f"{module}.py").read_text()
+    assert "asyncio" not in source

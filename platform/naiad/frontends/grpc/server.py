@@ -63,7 +63,7 @@ class GrpcApplication(Generic[C]):
             methods: The methods by their paths.
             context: Handed to each call.
             denial: Returns why a method may not be called with some metadata; empty where it may.
-            log: Tells whether calls are logged.
+            log: The server's log; its verbosity decides whether calls are logged.
             log_names: What the log calls methods, and what it adds; other methods are logged by their names.
             settings: Which compression responses have.
             limits: Bounds on a request's fields.

@@ -217,14 +217,14 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- the preface (section 3.4) ------------------------------------------------------------------------------
 
     def on_preface(self) -> None:
-        """Answer the client's preface with ours."""
+        """The client's preface is complete: send ours."""
         self.has_preface = True
         self._cancel_handshake_timer()
         self._write(server_preface(self._limits))
         self._keepalive.start()
 
     def on_other_protocol(self) -> None:
-        """Tell a client of another protocol, most likely HTTP/1.1, what this port speaks."""
+        """The client uses another protocol, most likely HTTP/1.1: respond in that, with what this port serves."""
         self._write(_HTTP_1_RESPONSE)
         self._linger(is_orderly=False)
 

@@ -142,7 +142,7 @@ class Keepalive:
             self._ack_timer = None
 
     def _check_silence(self) -> None:
-        """Ping a client that has been silent for long enough; look again when it may have been."""
+        """Ping a client that was silent for `keepalive_time`; otherwise check again when it may have been."""
         settings, connection = self._settings, self._connection
         remaining = self.last_read + settings.keepalive_time - self._loop.time()
         if remaining > 0:

@@ -1,7 +1,7 @@
 """Bounds on what one client may ask of a connection, and how fast.
 
 HTTP/2 multiplexes: a single TCP connection, opened once, can make the server work without bound. Each bound below
-answers one kind of abuse that needs few bytes of the client and much work or memory of the server. A peer that exceeds
+limits one kind of abuse that needs few bytes of the client and much work or memory of the server. A peer that exceeds
 one gets GOAWAY with ENHANCE_YOUR_CALM (section 7); other connections notice nothing. RFC 9113 lists the concerns in
 section 10.5.
 """
@@ -17,7 +17,7 @@ class Http2Limits:
 
     Attributes:
         streams: Open streams (SETTINGS_MAX_CONCURRENT_STREAMS, section 5.1.2). A further one is refused with
-            REFUSED_STREAM, which tells the client that it may try again.
+            REFUSED_STREAM, upon which the client may send the request again.
         frame_size: Bytes of a frame's payload (SETTINGS_MAX_FRAME_SIZE, section 4.2). Larger than the default of 16 KiB
             because DATA of long frames is read straight into the message's buffer.
         stream_window: Bytes of DATA that a client may send on a stream before the server opens the window again
