@@ -1,4 +1,4 @@
-"""The steps of an ensemble and what flows between them."""
+"""The steps of an ensemble, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class EnsembleStep:
     """One step.
 
     Attributes:
-        model: The model that it runs.
-        version: Its version; -1 for the latest.
-        inputs: The model's inputs and the ensemble's tensors that go into them.
-        outputs: The ensemble's tensors by the model's outputs that they come from.
-        decoupled: Whether the model may answer any number of times.
+        model: The model that it calls.
+        version: The model's version; -1 for the latest.
+        inputs: Pairs of a model input and the ensemble tensor mapped to it.
+        outputs: Ensemble tensors by the model output that sets them.
+        decoupled: Whether the model may send any number of responses.
     """
 
     model: str
@@ -36,10 +36,10 @@ class EnsembleGraph:
         steps: Its steps.
         inputs: Its inputs.
         outputs: Its outputs in order.
-        consumers: The steps that take a tensor, by the tensor.
-        input_counts: How many different tensors each step takes.
-        makers: The step that makes a tensor, by the tensor.
-        decoupled: Whether it may answer a request any number of times.
+        consumers: The steps that use a tensor, by tensor.
+        input_counts: Number of different tensors that each step uses.
+        producers: The step that sets a tensor, by tensor.
+        decoupled: Whether the ensemble may send any number of responses to a request.
     """
 
     name: str
@@ -48,29 +48,29 @@ class EnsembleGraph:
     outputs: tuple[str, ...]
     consumers: Mapping[str, tuple[int, ...]] = field(init=False)
     input_counts: tuple[int, ...] = field(init=False)
-    makers: Mapping[str, int] = field(init=False)
+    producers: Mapping[str, int] = field(init=False)
     decoupled: bool = field(init=False)
 
     def __post_init__(self) -> None:
         consumers: dict[str, list[int]] = {}
-        makers: dict[str, int] = {}
+        producers: dict[str, int] = {}
         for index, step in enumerate(self.steps):
             for source in dict.fromkeys(tensor for _, tensor in step.inputs):
                 consumers.setdefault(source, []).append(index)
-            makers.update(dict.fromkeys(step.outputs.values(), index))
+            producers.update(dict.fromkeys(step.outputs.values(), index))
         object.__setattr__(self, "consumers", {name: tuple(steps) for name, steps in consumers.items()})
         counts = tuple(len({tensor for _, tensor in step.inputs}) for step in self.steps)
         object.__setattr__(self, "input_counts", counts)
-        object.__setattr__(self, "makers", makers)
+        object.__setattr__(self, "producers", producers)
         object.__setattr__(self, "decoupled", any(step.decoupled for step in self.steps))
 
     def needed_for(self, outputs: Iterable[str]) -> frozenset[int]:
-        """The steps without which these outputs would not come about."""
+        """The steps that these outputs depend on."""
         needed: set[int] = set()
-        ahead = list(outputs)
-        while ahead:
-            maker = self.makers.get(ahead.pop())
-            if maker is not None and maker not in needed:
-                needed.add(maker)
-                ahead += [tensor for _, tensor in self.steps[maker].inputs]
+        pending = list(outputs)
+        while pending:
+            producer = self.producers.get(pending.pop())
+            if producer is not None and producer not in needed:
+                needed.add(producer)
+                pending += [tensor for _, tensor in self.steps[producer].inputs]
         return frozenset(needed)

@@ -1,12 +1,16 @@
-"""One request's way through an ensemble: which steps start, what goes out, when it ends. Pure.
+"""The progress of one request through an ensemble: which steps start, which responses leave, when it ends. Pure.
 
-A step starts as soon as all tensors mapped to its inputs are there, so branches run side by side. Each response of a
-decoupled step opens an iteration of its own: whatever is made from it belongs to that iteration, and a step joins
-tensors of one iteration only (loading refuses ensembles that would have to join others). Tensors are whatever the
-caller says; None stands for one that is known not to come: an optional input left out, an output not sent.
+Documented in Triton's ensemble_models.md. The rules:
 
-Rules: nothing goes out after the end; a step runs once per iteration; a response of a decoupled step is reported as
-taken when everything made from it is done and has left for the client, which holds a fast producer back.
+1. A step starts as soon as all tensors mapped to its inputs exist, so independent branches run concurrently.
+2. Each response of a decoupled step opens an *iteration*. All tensors made from that response belong to it. A step
+   combines tensors of one iteration only, and runs once per iteration; loading rejects ensembles that would have to
+   combine tensors of different decoupled steps.
+3. The client receives a response when all requested outputs of an iteration exist. No response follows the final one.
+4. A response of a decoupled step counts as consumed when everything made from it has finished and has left for the
+   client. This holds a fast producer back.
+
+Tensors are any values of the caller; None is a tensor that will never exist: an omitted optional input or output.
 Texts: CORE src/ensemble_scheduler/ensemble_scheduler.cc.
 """
 
@@ -36,26 +40,27 @@ TensorT = TypeVar("TensorT")
 
 
 class Iteration(Generic[TensorT]):
-    """What was made from one response of a decoupled step, or from the request itself.
+    """The tensors made from one response of a decoupled step, or from the request itself.
 
     Attributes:
-        tensors: Tensors that somebody still waits for or will take.
+        tensors: Tensors that are still needed.
     """
 
-    __slots__ = ("live", "missing", "origin", "parent", "tensors", "unmade", "uses")
+    __slots__ = ("missing", "missing_outputs", "origin", "parent", "references", "tensors", "uses")
 
     def __init__(self, parent: Iteration[TensorT] | None, origin: int, wanted: int) -> None:
         self.parent = parent
-        self.origin = origin  # the number of the step that sent the response
-        self.live = 1  # steps under way, responses on their way to the client, iterations below; and whoever made it
+        self.origin = origin  # number of the step that sent the response
+        # References: steps under way, responses that have not left, child iterations, and the creating call.
+        self.references = 1
         self.tensors: dict[str, TensorT | None] = {}
-        self.uses: dict[str, int] = {}  # how often each will be taken yet
-        self.missing: dict[int, int] = {}  # how many tensors a step still waits for, once it has one
-        self.unmade = wanted  # how many of the client's outputs have not come about
+        self.uses: dict[str, int] = {}  # remaining uses of each tensor
+        self.missing: dict[int, int] = {}  # number of missing inputs, for steps that have at least one
+        self.missing_outputs = wanted  # number of requested outputs that do not exist yet
 
 
 class StartStep(NamedTuple, Generic[TensorT]):
-    """Submit a step's request; report under *number*. Inputs that will not come are left out."""
+    """Action: submit the request of a step; its responses are reported with *number*. Missing inputs are left out."""
 
     number: int
     step: int
@@ -63,30 +68,30 @@ class StartStep(NamedTuple, Generic[TensorT]):
 
 
 class SendResponse(NamedTuple, Generic[TensorT]):
-    """Answer the client; outputs that did not come are left out."""
+    """Action: send a response to the client; missing outputs are left out."""
 
     outputs: Sequence[tuple[str, TensorT]]
     final: bool
 
 
 class ResponseConsumed(NamedTuple):
-    """One response of the step under this number has left."""
+    """Action: report one response of the step of this number as consumed."""
 
     number: int
 
 
 class CancelStep(NamedTuple):
-    """Nobody waits for this step any more."""
+    """Action: cancel the step of this number."""
 
     number: int
 
 
 class EndResponses(NamedTuple):
-    """Say that there are no more responses."""
+    """Action: end the responses, without another one."""
 
 
 class FailRequest(NamedTuple):
-    """Answer with an error, which is the end."""
+    """Action: send an error as the final response."""
 
     error: NaiadError
 
@@ -97,10 +102,10 @@ Action: TypeAlias = (
 
 
 class EnsembleProgress(Generic[TensorT]):
-    """One request's way. Every method returns what is to be done, in order.
+    """The state of one request. Every method returns the actions to perform, in order.
 
     Attributes:
-        is_ended: Whether the client has its last answer.
+        is_ended: Whether the final response was sent.
     """
 
     def __init__(self, graph: EnsembleGraph, requested: Collection[str] = (), prefix: str = "") -> None:
@@ -108,32 +113,33 @@ class EnsembleProgress(Generic[TensorT]):
 
         Args:
             graph: The ensemble.
-            requested: The outputs that the client wants; empty for all.
-            prefix: How errors about the request begin.
+            requested: The requested outputs; empty for all.
+            prefix: Beginning of errors about the request.
         """
         self.is_ended = False
         self._graph = graph
         self._wanted = [name for name in graph.outputs if name in requested] if requested else graph.outputs
-        self._takers = graph.consumers
+        self._consumers = graph.consumers
         if len(self._wanted) < len(graph.outputs):
             needed = graph.needed_for(self._wanted)
-            self._takers = {
-                name: tuple(index for index in takers if index in needed) for name, takers in graph.consumers.items()
+            self._consumers = {
+                name: tuple(index for index in consumers if index in needed)
+                for name, consumers in graph.consumers.items()
             }
         self._prefix = prefix
         self._under_way: dict[int, tuple[int, Iteration[TensorT]]] = {}
-        self._untaken: deque[Iteration[TensorT]] = deque()
+        self._unconsumed: deque[Iteration[TensorT]] = deque()
         self._last = 0
-        self._has_answered = False
+        self._has_responded = False
         self._is_cancelled = False
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended and no step is under way any more."""
+        """Whether it has ended and no step is under way."""
         return self.is_ended and not self._under_way
 
     def start(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
-        """Start with the request's inputs; those it left out are known not to come."""
+        """Start with the request's inputs; omitted ones will never exist."""
         actions: list[Action[TensorT]] = []
         root: Iteration[TensorT] = Iteration(None, 0, len(self._wanted))
         self._add(root, {name: inputs.get(name) for name in self._graph.inputs}, actions)
@@ -145,7 +151,7 @@ class EnsembleProgress(Generic[TensorT]):
         outputs: Mapping[str, TensorT] | None,
         final: bool,  # noqa: FBT001 - as `Sink.send`
     ) -> list[Action[TensorT]]:
-        """The step under *number* sent a response (None: an end mark alone)."""
+        """The step of *number* sent a response, or (None) only the mark of the end."""
         actions: list[Action[TensorT]] = []
         entry = self._under_way.pop(number, None) if final else self._under_way.get(number)
         if entry is None:
@@ -159,7 +165,7 @@ class EnsembleProgress(Generic[TensorT]):
         if outputs is not None:
             made = {tensor: outputs.get(name) for name, tensor in step.outputs.items()}
             if step.decoupled:
-                iteration.live += 1
+                iteration.references += 1
                 child = Iteration(iteration, number, len(self._wanted))
                 self._add(child, made, actions)
                 self._release(child, actions)
@@ -171,8 +177,8 @@ class EnsembleProgress(Generic[TensorT]):
             self._release(iteration, actions)
         return actions
 
-    def on_step_failed(self, number: int, error: NaiadError, final: bool) -> list[Action[TensorT]]:  # noqa: FBT001 - likewise
-        """The step under *number* answered with an error, or could not be submitted (which is final)."""
+    def on_step_failed(self, number: int, error: NaiadError, final: bool) -> list[Action[TensorT]]:  # noqa: FBT001 - as `Sink.send`
+        """The step of *number* failed, or could not be submitted (which is final)."""
         actions: list[Action[TensorT]] = []
         entry = self._under_way.pop(number, None) if final else self._under_way.get(number)
         if entry is not None and not self.is_ended:
@@ -180,14 +186,14 @@ class EnsembleProgress(Generic[TensorT]):
         return actions
 
     def cancel(self) -> list[Action[TensorT]]:
-        """The client has lost interest: cancel what is under way, begin nothing more."""
+        """The client cancelled the request: cancel all steps under way and start no further ones."""
         if self.is_ended or self._is_cancelled:
             return []
         self._is_cancelled = True
         return [CancelStep(number) for number in self._under_way]
 
     def fail(self, error: NaiadError) -> list[Action[TensorT]]:
-        """End it with *error* for a reason of the caller's; cancel what is under way."""
+        """End the request with an *error* of the caller; cancel all steps under way."""
         actions: list[Action[TensorT]] = []
         if not self.is_ended:
             self.is_ended = True
@@ -198,27 +204,27 @@ class EnsembleProgress(Generic[TensorT]):
     def on_responses_consumed(self, count: int) -> list[Action[TensorT]]:
         """The oldest *count* responses have left for the client."""
         actions: list[Action[TensorT]] = []
-        for _ in range(min(count, len(self._untaken))):
-            self._release(self._untaken.popleft(), actions)
+        for _ in range(min(count, len(self._unconsumed))):
+            self._release(self._unconsumed.popleft(), actions)
         return actions
 
-    # -- how it goes on -----------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------
 
     def _add(
         self, iteration: Iteration[TensorT], made: Mapping[str, TensorT | None], actions: list[Action[TensorT]]
     ) -> None:
-        """Tensors have come about: start what they complete, send what is whole."""
+        """Add new tensors: start the steps whose inputs are complete, send the response if it is complete."""
         ready: list[int] = []
         is_wanted = False
         for name, tensor in made.items():
-            takers = self._takers.get(name, ())
+            consumers = self._consumers.get(name, ())
             if name in self._wanted:
                 is_wanted = True
-                iteration.unmade -= 1
-                iteration.tensors[name], iteration.uses[name] = tensor, len(takers) + 1
-            elif takers:
-                iteration.tensors[name], iteration.uses[name] = tensor, len(takers)
-            for index in takers:
+                iteration.missing_outputs -= 1
+                iteration.tensors[name], iteration.uses[name] = tensor, len(consumers) + 1
+            elif consumers:
+                iteration.tensors[name], iteration.uses[name] = tensor, len(consumers)
+            for index in consumers:
                 missing = iteration.missing.get(index, self._graph.input_counts[index]) - 1
                 iteration.missing[index] = missing
                 if not missing:
@@ -228,7 +234,7 @@ class EnsembleProgress(Generic[TensorT]):
             return
         for index in sorted(ready):
             self._start(index, iteration, actions)
-        if is_wanted and not iteration.unmade:
+        if is_wanted and not iteration.missing_outputs:
             self._respond(iteration, actions)
         else:
             self._end_if_idle(actions)
@@ -244,7 +250,7 @@ class EnsembleProgress(Generic[TensorT]):
             _use(iteration, source)
         self._last += 1
         self._under_way[self._last] = (index, iteration)
-        iteration.live += 1
+        iteration.references += 1
         actions.append(StartStep(self._last, index, inputs))
 
     def _respond(self, iteration: Iteration[TensorT], actions: list[Action[TensorT]]) -> None:
@@ -254,17 +260,17 @@ class EnsembleProgress(Generic[TensorT]):
             _use(iteration, name)
             if tensor is not None:
                 outputs.append((name, tensor))
-        self._has_answered = True
+        self._has_responded = True
         self.is_ended = not self._under_way
         if self._graph.decoupled:
-            iteration.live += 1
-            self._untaken.append(iteration)
+            iteration.references += 1
+            self._unconsumed.append(iteration)
         actions.append(SendResponse(outputs, self.is_ended))
 
     def _end_if_idle(self, actions: list[Action[TensorT]]) -> None:
         if self._under_way or self.is_ended:
             return
-        if self._has_answered or self._graph.decoupled:
+        if self._has_responded or self._graph.decoupled:
             self.is_ended = True
             actions.append(EndResponses())
         else:
@@ -274,17 +280,17 @@ class EnsembleProgress(Generic[TensorT]):
     def _fail(self, error: NaiadError, actions: list[Action[TensorT]]) -> None:
         self.is_ended = True
         actions.append(FailRequest(NaiadError(f"in ensemble '{self._graph.name}', {error.message}", code=error.code)))
-        # A single answer under way is let come, as in the reference; a stream might go on for ever.
+        # As in the reference, steps with a single response are not cancelled. A decoupled one might never end.
         actions += [CancelStep(n) for n, (index, _) in self._under_way.items() if self._graph.steps[index].decoupled]
 
     def _release(self, iteration: Iteration[TensorT], actions: list[Action[TensorT]]) -> None:
-        """One of those that keep *iteration* is done."""
-        iteration.live -= 1
-        while not iteration.live and iteration.parent is not None:
+        """Release one reference to *iteration*; without references, its response counts as consumed."""
+        iteration.references -= 1
+        while not iteration.references and iteration.parent is not None:
             if iteration.origin in self._under_way:
                 actions.append(ResponseConsumed(iteration.origin))
             iteration = iteration.parent
-            iteration.live -= 1
+            iteration.references -= 1
 
 
 def _use(iteration: Iteration[TensorT], name: str) -> None:

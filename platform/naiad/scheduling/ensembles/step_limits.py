@@ -1,4 +1,4 @@
-"""How many requests of one step of an ensemble may be under way at once. Pure."""
+"""The limit on concurrent requests of each step of an ensemble (`max_inflight_requests`). Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ TokenT = TypeVar("TokenT")
 
 
 class StepLimits(Generic[TokenT]):
-    """How many requests of each step may be under way at once (`max_inflight_requests`), over all runs."""
+    """Requests in flight of each step, over all requests of the ensemble, and those that wait for their turn."""
 
     def __init__(self, limit: int) -> None:
-        """Allow *limit* per step; 0 for any number."""
+        """Allow *limit* requests per step; 0 for no limit."""
         self._limit = limit
         self._inside: dict[int, dict[TokenT, None]] = {}
         self._waiting: dict[int, dict[TokenT, None]] = {}
 
     def enter(self, step: int, token: TokenT) -> bool:
-        """Whether *token* may go on with *step*; else it waits its turn."""
+        """Enter *step*; False if the limit is reached, and *token* then waits for its turn."""
         if not self._limit:
             return True
         inside = self._inside.setdefault(step, {})
@@ -31,7 +31,7 @@ class StepLimits(Generic[TokenT]):
         return True
 
     def leave(self, step: int, token: TokenT) -> TokenT | None:
-        """*token*, which was let in or waits, is done; the next one, which may go on now."""
+        """Remove *token*; return the next waiting one, which has entered the step now."""
         if not self._limit:
             return None
         waiting = self._waiting.get(step, {})
@@ -48,9 +48,9 @@ class StepLimits(Generic[TokenT]):
         return following
 
     def is_waiting(self, step: int, token: TokenT) -> bool:
-        """Whether *token* waits its turn."""
+        """Whether *token* waits for its turn."""
         return token in self._waiting.get(step, ())
 
     def inside(self, step: int) -> Collection[TokenT]:
-        """Those that were let in and are not done."""
+        """The tokens that have entered the step."""
         return self._inside.get(step, {}).keys()
