@@ -68,4 +68,4 @@ def test_places_for_sequences_are_bounded(read, strategy):
     config = read(f"max_batch_size: 2147483647 sequence_batching {{ {strategy} }}")
     scheduler = scheduler_for(config)
     scheduler.add_instance("an instance")
-    assert len(scheduler._hosts["an instance"].slots) == 65536
+    assert len(scheduler._instances["an instance"].slots) == 65536
