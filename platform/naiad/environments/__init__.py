@@ -1,1 +1,1 @@
-"""Where a guest's interpreter and packages come from; the store of unpacked archives."""
+"""Environments of guests: interpreters with packages, prepared from archives and directories, or built from recipes."""

@@ -61,15 +61,15 @@ class EntryProvider:
             ExecutionEnvironmentError: If the policy forbids it, or it cannot be used.
         """
         self.remove_leftovers()
-        content = self._store.identify(path, label)
-        if digest and content.digest != digest:
+        identity = self._store.identify(path, label)
+        if digest and identity.digest != digest:
             raise ExecutionEnvironmentError(
-                f"the execution environment {path} is not the one that is asked for: its SHA-256 is {content.digest}, "
-                f"pinned is {digest}; bring the archive that was pinned, or pin the one that is there"
+                f"the execution environment {path} does not match its pin: its SHA-256 is {identity.digest}, "
+                f"pinned is {digest}; provide the pinned archive, or pin the digest of this one"
             )
         if self._policy.trust is not None:
-            self._policy.trust.verify_local_archive(path, content.digest)
-        return self._unpack(path, content, str(path), label)
+            self._policy.trust.verify_local_archive(path, identity.digest)
+        return self._unpack(path, identity, str(path), label)
 
     def acquire_remote(self, named: EnvironmentSource, label: str = "") -> tuple[ReadyEntry, Lease]:
         """The entry of a remote archive, with a lease on it. Uses no network if the store has the entry.
@@ -115,8 +115,8 @@ class EntryProvider:
         expected = named.digest or self._remote.recorded_digest(uri)
         if not expected and self._policy.require_digest:
             raise ExecutionEnvironmentError(
-                f"the execution environment {redact(uri)} is refused: it is named without a digest, and this server "
-                "needs one (--env-require-digest); write @sha256: and its digest behind it, as `sha256sum` prints it"
+                f"the execution environment {redact(uri)} is refused: it has no digest, and this server "
+                "requires one (--env-require-digest); append @sha256: and the digest that `sha256sum` prints"
             )
         return expected
 
@@ -136,22 +136,22 @@ class EntryProvider:
     def _download(self, named: EnvironmentSource, expected: str, version: str, label: str) -> tuple[ReadyEntry, Lease]:
         uri = named.uri
         with self._remote.downloaded(uri, label) as archive:
-            content = self._store.identify(archive, label)
-            if expected and content.digest != expected:
+            identity = self._store.identify(archive, label)
+            if expected and identity.digest != expected:
                 raise ExecutionEnvironmentError(
-                    f"the execution environment {redact(uri)} is refused: its SHA-256 is {content.digest}, expected is "
-                    f"{expected}, which is what the model pins, its signers signed, or this URI named when it was used "
-                    "first; find out who changed it; if that is as it should be, pin the new digest, or run `naiad env "
+                    f"the execution environment {redact(uri)} is refused: its SHA-256 is {identity.digest}, expected "
+                    f"is {expected}, from the model's pin, the signatures, or the first use of this URI; find out who "
+                    "changed it; if the change is intended, pin the new digest, or run `naiad env "
                     f"prefetch --accept-changed {redact(uri)}`"
                 )
-            found = self._unpack(archive, content, redact(uri), label)
+            found = self._unpack(archive, identity, redact(uri), label)
         if not expected:
-            self._remote.record(uri, content.digest, version)
+            self._remote.record(uri, identity.digest, version)
         if not expected and not named.is_mutable:
             _log.warning(
-                "the execution environment %s was named without a digest; from now on it must be what it is now; to "
-                "say so in the model, too, name it %s@sha256:%s",
-                *(redact(uri), redact(uri), content.digest),
+                "the execution environment %s has no digest; from now on only its current content is accepted; to "
+                "pin it in the model too, name it %s@sha256:%s",
+                *(redact(uri), redact(uri), identity.digest),
             )
         return found
 
@@ -167,17 +167,17 @@ class EntryProvider:
                 self._store.remove_leftovers()
                 self._is_cleaned_up = True
 
-    def _unpack(self, archive: Path, content: ArchiveIdentity, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
+    def _unpack(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> tuple[ReadyEntry, Lease]:
         # The lease comes before the lookup, so that no process can remove the entry between the two.
-        lease = self._leases.acquire(content.digest)
+        lease = self._leases.acquire(identity.digest)
         try:
-            is_new = self._store.get(content.digest) is None
-            stored = self._store.get_or_unpack(archive, content, origin=origin, label=label)
+            is_new = self._store.get(identity.digest) is None
+            stored = self._store.get_or_unpack(archive, identity, origin=origin, label=label)
         except BaseException:
             lease.release()
             raise
         if label:
-            self._leases.record_model(content.digest, label, origin)
+            self._leases.record_model(identity.digest, label, origin)
         if is_new and self._policy.max_bytes:
             shrink_store(self._store, self._leases, self._policy.max_bytes)
         return stored, lease

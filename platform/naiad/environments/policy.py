@@ -16,7 +16,7 @@ class StorePolicy:
 
     Attributes:
         max_bytes: Size of the store above which unused entries are removed; 0 for no limit.
-        trust: Keys of which an archive needs a signature; None if signatures are not required.
+        trust: Keys that may sign archives; None if signatures are not required.
         require_digest: Whether remote archives must be pinned with `@sha256:`.
     """
 

@@ -1,1 +1,1 @@
-"""Python interpreters on this machine: where they are, which version they have, whether they run."""
+"""Python interpreters on this machine: discovery, probing and versions."""

@@ -1,1 +1,1 @@
-"""Files elsewhere: object stores and whatever else fsspec can read."""
+"""Remote storage: object stores and other file systems of fsspec."""

@@ -100,8 +100,8 @@ def test_a_server_that_wants_digests_refuses_what_has_none(tmp_path, recorder):
     manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(require_digest=True))
 
     assert refusal(manager, EnvironmentSource(uri="https://nowhere.invalid/e.tar")) == (
-        "the execution environment https://nowhere.invalid/e.tar is refused: it is named without a digest, and this server "
-        "needs one (--env-require-digest); write @sha256: and its digest behind it, as `sha256sum` prints it"
+        "the execution environment https://nowhere.invalid/e.tar is refused: it has no digest, and this server "
+        "requires one (--env-require-digest); append @sha256: and the digest that `sha256sum` prints"
     )
 
 

@@ -151,7 +151,7 @@ class Breaker:
             "dangling": (self.archive("dangling", dangling), "python3.12, which does not exist"),
             "no_library": (self.plainly("no_library", broken), "No module named 'encodings'"),
             "no_numpy": (self.plainly("no_numpy", bare), "cannot import numpy"),
-            "another": ({"EXECUTION_ENV_PATH": pinned}, f"is not the one that is asked for: its SHA-256 is {digest}"),
+            "another": ({"EXECUTION_ENV_PATH": pinned}, f"does not match its pin: its SHA-256 is {digest}"),
             "excluded": ({"EXECUTION_ENV_PATH": str(good), "PYTHON_VERSION": "==3.13.39"}, "asks for Python ==3.13.39"),
             "not_installed": ({"PYTHON_VERSION": "==3.13.39"}, "no Python ==3.13.39 on this machine"),
             "not_supported": ({"PYTHON_VERSION": "3.7"}, "models run under Python "),

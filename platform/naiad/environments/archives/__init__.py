@@ -1,1 +1,1 @@
-"""Archives of environments: reading, checking, unpacking, signatures."""
+"""Archives of environments: formats, safe extraction, writing, manifests and signatures."""

@@ -200,7 +200,7 @@ class _ReadAhead:
                 if self._closed:
                     return
                 self._queue.put(chunk)
-        except BaseException as error:  # noqa: BLE001 - raised again where the chunks are read
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads the chunks
             self._queue.put(error)
         else:
             self._queue.put(None)

@@ -150,7 +150,7 @@ class FileWriters:
                     if self._error is not None:
                         break
                     self.write(*file)
-            except BaseException as error:  # noqa: BLE001 - raised again by the thread that hands over
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that queues files
                 self._error = self._error or error
             finally:
                 self._queue.task_done()

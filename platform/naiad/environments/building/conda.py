@@ -65,10 +65,10 @@ def read_environment_yml(file: Path) -> EnvironmentYml:
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
         raise ConfigError(f"{file}: unknown key '{unknown[0]}'; known keys are {', '.join(_KEYS)}")
-    return _Reader(file, table).read()
+    return _EnvironmentYmlReader(file, table).read()
 
 
-class _Reader:
+class _EnvironmentYmlReader:
     """Converts the table of one file."""
 
     def __init__(self, file: Path, table: dict[str, Any]) -> None:

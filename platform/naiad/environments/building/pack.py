@@ -200,13 +200,13 @@ def _staged(output: Path) -> Iterator[Path]:
         unfinished.replace(output)
 
 
-def _advice(said: str) -> str:
+def _advice(message: str) -> str:
     """conda-pack's message, with advice that fits naiad."""
-    if "editable packages" in said:
-        return f"{said.strip()}\nInstall them without --editable: their code is outside the environment"
-    if "deleted/overwritten" in said:
-        return f"{said.strip()}\nOr build the environment again with `naiad env build`"
-    return said.strip()
+    if "editable packages" in message:
+        return f"{message.strip()}\nInstall them without --editable: their code is outside the environment"
+    if "deleted/overwritten" in message:
+        return f"{message.strip()}\nOr build the environment again with `naiad env build`"
+    return message.strip()
 
 
 def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:

@@ -126,10 +126,10 @@ def read_recipe(folder: Path) -> Recipe:
         raise ConfigError(f"cannot read {file}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    return _Reader(file, table).read()
+    return _RecipeReader(file, table).read()
 
 
-class _Reader:
+class _RecipeReader:
     """Validates the keys of one recipe."""
 
     def __init__(self, file: Path, table: Mapping[str, object]) -> None:

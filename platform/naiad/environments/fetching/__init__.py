@@ -1,1 +1,1 @@
-"""Archives that are elsewhere: download, resume, verify."""
+"""Remote archives: downloading, resuming, and records of their digests."""

@@ -1,1 +1,1 @@
-"""The store: archives unpacked once, addressed by their content, checked and evicted."""
+"""The store of unpacked archives: entries addressed by content, leases, verification and eviction."""

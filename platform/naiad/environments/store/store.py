@@ -171,7 +171,7 @@ class Store:
         # Imported here: a start whose environments are all unpacked needs no lock.
         from filelock import FileLock
 
-        # thread_local=False: a lock is released by the object that took it, in whatever thread. The lock file of a
+        # thread_local=False: a lock is released by the object that took it, in any thread. The lock file of a
         # removed entry stays: two processes could otherwise hold locks on two files of the same name.
         return FileLock(locks / f"{digest}.lock", thread_local=False)
 
