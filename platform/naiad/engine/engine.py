@@ -1,11 +1,15 @@
-"""The engine: what frontends ask, answered from the registry; loading and unloading of models.
+"""The engine: implements `EngineDoor` with the registry of loaded versions and the loading of models.
 
-Everything but the coroutines answers at once, on the event loop's thread.
+Methods that are not coroutines return without blocking. Everything runs on the event loop's thread.
+
+A ticket (see `EngineDoor.submit`) is the number of the version's load in the upper bits and the request's key within
+that load in the lower ones, so that a ticket needs no table of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,21 +46,28 @@ from naiad.repository.repositories import Repositories
 
 logger = logging.getLogger("naiad.engine")
 
-_TIDY_SECONDS = 2.0
+_RELEASE_SECONDS = 2.0
+"""How often versions release idle memory."""
 _FINISH_SECONDS = 0.02
-"""How often to look whether sequences have ended, once the server exits."""
+"""How often to check whether sequences have ended while the server exits."""
 _KEY_BITS = 40
 _KEY_MASK = (1 << _KEY_BITS) - 1
 
 
+class _EngineState(enum.Enum):
+    STARTING = "starting"
+    READY = "ready"
+    EXITING = "exiting"
+
+
 class Engine:
-    """See `naiad.engine.door.EngineDoor`, which this implements.
+    """Implements `naiad.engine.door.EngineDoor`.
 
     Attributes:
-        services: What models may want of the server.
-        metrics: The models' own metrics.
-        response_cache: The responses that are kept; None for none.
-        is_reachable: False while some of the ports that clients come by are not open yet; the server is not ready then.
+        services: What models can use of the server.
+        metrics: Metrics that models create.
+        response_cache: The response cache; None if it is disabled.
+        is_reachable: False while a port for clients is not open yet; the server is not ready then.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -72,20 +83,20 @@ class Engine:
         seconds = settings.poll_seconds
         self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
         self._polling: asyncio.Task[None] | None = None
-        self._state = "starting"
+        self._state = _EngineState.STARTING
         self.is_reachable = True
-        self._is_finishing = False  # sequences, while it is exiting
-        self._tidy = asyncio.get_running_loop().create_task(self._tidy_forever())
+        self._is_finishing = False  # whether sequences may continue while the server exits
+        self._releasing = asyncio.get_running_loop().create_task(self._release_idle_memory())
 
     @property
     def repositories(self) -> Repositories:
-        """The repositories, which may become more or fewer in explicit mode."""
+        """The repositories; in explicit mode they can be registered and unregistered."""
         return self._repositories
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> list[NaiadError]:
-        """Load the models of the repositories, or those asked for; return what failed.
+        """Load the models of the repositories, or the requested ones; the errors of those that failed.
 
         Raises:
             RepositoryError: If a repository cannot be read.
@@ -112,14 +123,14 @@ class Engine:
             if isinstance(outcome, NaiadError):
                 failures.append(outcome)
             elif isinstance(outcome, BaseException):
-                logger.error("loading '%s' failed", name, exc_info=outcome)
-                failures.append(NaiadError(f"loading '{name}' failed: {outcome}"))
-        self._state = "ready"
+                logger.error("cannot load '%s'", name, exc_info=outcome)
+                failures.append(NaiadError(f"cannot load '{name}': {outcome}"))
+        self._state = _EngineState.READY
         return failures
 
     async def finish_sequences(self) -> None:
-        """Take no more requests but those of sequences that have begun, until these have ended or time is up."""
-        self._state, self._is_finishing = "exiting", True
+        """Reject all requests except those of sequences in progress, until these end or the exit timeout expires."""
+        self._state, self._is_finishing = _EngineState.EXITING, True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
         while sum(version.finish_sequences() for version in self._registry.by_number.values()):
@@ -129,9 +140,9 @@ class Engine:
         self._is_finishing = False
 
     async def stop(self) -> None:
-        """Take no more requests, let those in flight finish, end all guests."""
-        self._state = "exiting"
-        self._tidy.cancel()
+        """Reject all requests, let those in flight finish, end all guests."""
+        self._state = _EngineState.EXITING
+        self._releasing.cancel()
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
@@ -139,8 +150,8 @@ class Engine:
         await asyncio.to_thread(self._repositories.close)
 
     async def poll(self) -> None:
-        """Look at the repositories now (poll control mode only), until what changed is loaded and unloaded."""
-        self._refuse_exiting()
+        """Poll the repositories now (poll control mode only); returns once the changes are loaded and unloaded."""
+        self._reject_if_exiting()
         if self._poller is None:
             raise NotReadyError("polling is disabled")
         if not self.is_started:
@@ -162,7 +173,7 @@ class Engine:
                 missing.append(problem)
         return chosen, missing
 
-    # -- questions ----------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
@@ -170,18 +181,18 @@ class Engine:
 
     @property
     def is_started(self) -> bool:
-        """Whether the models of the start are loaded."""
-        return self._state != "starting"
+        """Whether the models to load at the start are loaded, or failed to."""
+        return self._state is not _EngineState.STARTING
 
     def is_live(self) -> bool:
         """Whether the server has started and not begun to exit."""
-        self._refuse_exiting()
+        self._reject_if_exiting()
         return True
 
     def is_ready(self) -> bool:
         """Whether the server takes requests, and (strict readiness) every model with it."""
-        self._refuse_exiting()
-        if self._state != "ready" or not self.is_reachable:
+        self._reject_if_exiting()
+        if self._state is not _EngineState.READY or not self.is_reachable:
             return False
         if not self._settings.strict_readiness:
             return True
@@ -192,13 +203,13 @@ class Engine:
         ) and not any(model.reason for model in self._registry)
 
     async def check_server_ready(self) -> bool:
-        """As `is_ready`, and the models say so of themselves. See `EngineDoor.check_server_ready`."""
+        """See `EngineDoor.check_server_ready`."""
         return self.is_ready() and (
             not self._settings.strict_readiness or await are_ready(self._registry.ready_versions())
         )
 
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
-        """As `is_model_ready`, and the model says so of itself. See `EngineDoor.check_ready`."""
+        """See `EngineDoor.check_ready`."""
         return self.is_model_ready(name, version) and await are_ready([self._registry.find(name, version)])
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
@@ -239,7 +250,7 @@ class Engine:
             key=lambda each: (each[0].namespace, each[0].name, each[1].version),
         )
         of_model = [(model, loaded) for model, loaded in serving if name in {"", model.name, model.key}]
-        if name and len({model.key for model, _ in of_model}) != 1:  # none, or several namespaces have one
+        if name and len({model.key for model, _ in of_model}) != 1:  # no model, or one in each of several namespaces
             raise InvalidRequestError(f"requested model '{name}' is not available")
         asked = [(model, loaded) for model, loaded in of_model if version in {LATEST, loaded.version}]
         if name and not asked:
@@ -260,7 +271,7 @@ class Engine:
         return self._registry.find(name, version).config.decoupled
 
     def outcomes(self) -> list[tuple[str, int | None, str]]:
-        """Model, version and status of everything that was asked for: the rows of the start-up table."""
+        """Model, version and status of everything that was to be loaded: the rows of the start-up table."""
         rows = []
         for entry in self._registry.index(ready_only=False):
             status = entry.state.value if entry.state is not None else ""
@@ -275,7 +286,7 @@ class Engine:
         return rows
 
     def instances(self) -> list[InstanceStatus]:
-        """What metrics tell of the instances of all models; ensembles have none of their own."""
+        """The status of all instances for metrics; ensembles have no instances of their own."""
         return [
             instance.status(loaded.config.name, loaded.version, loaded.totals.namespace)
             for loaded in self._registry.ready_versions()
@@ -290,20 +301,20 @@ class Engine:
         return self._registry.find(name, version).reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Queue *request*; its responses go to *sink*. See `EngineDoor.submit`."""
-        if self._state == "exiting":
-            self._refuse_unless_begun(request)
+        """See `EngineDoor.submit`."""
+        if self._state is _EngineState.EXITING:
+            self._reject_new_sequences(request)
         version = self._registry.find(request.model_name, request.model_version)
         return version.number << _KEY_BITS | version.submit(request, sink)
 
     def cancel(self, ticket: int) -> None:
-        """Take a request back."""
+        """See `EngineDoor.cancel`."""
         version = self._registry.by_number.get(ticket >> _KEY_BITS)
         if version is not None:
             version.cancel(ticket & _KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        """Say that responses have left for the client. See `EngineDoor.taken`."""
+        """See `EngineDoor.confirm_sent`."""
         version = self._registry.by_number.get(ticket >> _KEY_BITS)
         if version is not None:
             version.confirm_sent(ticket & _KEY_MASK, count)
@@ -311,43 +322,46 @@ class Engine:
     # -- loading ------------------------------------------------------------------------------------------------
 
     async def load(self, name: str, parameters: Mapping[str, str | bytes], *, is_nested: bool = False) -> None:
-        """Load or reload a model (explicit control mode only); past other loads, if one of them waits for it."""
+        """Load or reload a model (explicit control mode only).
+
+        With *is_nested*, do not wait for a free slot among the loads: another load waits for this one.
+        """
         self._require_explicit()
         strict = self._settings.strict_config
         sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
         await self._order.load(sources, is_nested=is_nested)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Begin to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
+        """Start to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
         self._require_explicit()
         for key in self._registry.keys_of(name) or [name]:
             await self._order.unload(key, with_members=unload_dependents)
 
     def _require_explicit(self) -> None:
-        self._refuse_exiting()
+        self._reject_if_exiting()
         if not self.is_started:
             raise NotReadyError("Server not ready")
         if not self._settings.is_explicit:
             raise NotReadyError("explicit model load / unload is not allowed if polling is enabled")
 
-    def _refuse_unless_begun(self, request: InferRequest) -> None:
+    def _reject_new_sequences(self, request: InferRequest) -> None:
         if not self._is_finishing:
-            self._refuse_exiting()
+            self._reject_if_exiting()
         elif not self._registry.find(request.model_name, request.model_version).finish_sequences():
             raise NotReadyError(
                 f"{error_prefix(request)}Server is stopping, scheduler for model has stopped accepting new inference "
                 "requests"
             )
 
-    def _refuse_exiting(self) -> None:
-        if self._state == "exiting":
+    def _reject_if_exiting(self) -> None:
+        if self._state is _EngineState.EXITING:
             raise NotReadyError("Server exiting")
 
-    async def _tidy_forever(self) -> None:
+    async def _release_idle_memory(self) -> None:
         while True:
-            await asyncio.sleep(_TIDY_SECONDS)
+            await asyncio.sleep(_RELEASE_SECONDS)
             try:
                 for version in self._registry.ready_versions():
                     version.release_idle_memory()
             except Exception:
-                logger.exception("cannot tidy up")
+                logger.exception("cannot release idle memory")

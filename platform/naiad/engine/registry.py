@@ -1,6 +1,6 @@
-"""Which models there are, which of their versions serve, and why the others do not.
+"""All models, the state of their versions, and the lookup of the version that serves a request.
 
-Texts: CORE src/model_repository_manager/. A version that was loaded once stays listed with its state and reason.
+A version that was loaded once stays in the index with its state and reason. Texts: CORE src/model_repository_manager/.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class VersionRecord:
         state: Its state.
         reason: Why it is UNAVAILABLE.
         loaded: The version itself while it is READY.
-        leaving: What is being unloaded, while it is UNLOADING.
+        leaving: The version being unloaded, while it is UNLOADING.
     """
 
     state: ModelState = ModelState.UNKNOWN
@@ -33,7 +33,7 @@ class VersionRecord:
     leaving: ServedVersion | None = None
 
     def become(self, state: ModelState, reason: str = "", loaded: ServedVersion | None = None) -> None:
-        """Go on to *state*; raises ValueError where it may not follow."""
+        """Change to *state*; raises ValueError for a transition that `lifecycle.states` does not allow."""
         self.state = advance(self.state, state)
         self.reason = reason
         self.loaded = loaded
@@ -45,11 +45,11 @@ class ModelRecord:
     """What is known of one model.
 
     Attributes:
-        key: What tells it from all others.
-        namespace: Its namespace; empty unless there are some.
-        name: Its name in that.
-        versions: Its versions that were ever asked for.
-        reason: Why not even its configuration could be used; such a model has no versions.
+        key: Its unique key (see `naiad.protocol.model_names.model_key`).
+        namespace: Its namespace; empty where namespaces are disabled.
+        name: Its name within the namespace.
+        versions: All versions that were ever loaded, or failed to load.
+        reason: Why its configuration could not be used; empty if it could.
     """
 
     key: str
@@ -60,14 +60,14 @@ class ModelRecord:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it was loaded, or tried to be, and not unloaded since."""
+        """Whether it was loaded, or failed to load, and was not unloaded since."""
         return bool(self.reason) or any(
             record.state is not ModelState.UNLOADING and record.reason != UNLOADED for record in self.versions.values()
         )
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to tell about it but that it is gone."""
+        """Whether its index entry says more than that it was unloaded."""
         return bool(self.reason) or any(record.reason != UNLOADED for record in self.versions.values())
 
     def serving(self) -> list[ServedVersion]:
@@ -79,7 +79,7 @@ class Registry:
     """All models by key (see `naiad.protocol.model_names.model_key`), which is the name where there are no namespaces.
 
     Attributes:
-        is_namespaced: Whether models of one name may be told apart by their namespaces.
+        is_namespaced: Whether several namespaces may have models of the same name.
         by_number: Versions that serve or still finish their requests, by `ServedVersion.number`.
     """
 
@@ -93,7 +93,7 @@ class Registry:
         return iter(self._models.values())
 
     def record(self, key: str) -> ModelRecord:
-        """The record of a model, made if there is none."""
+        """The record of a model; a new one if there is none."""
         if key not in self._models:
             namespace = key.rpartition("::")[0] if self.is_namespaced else ""
             self._models[key] = ModelRecord(key, namespace, self.name_of(key))
@@ -105,7 +105,7 @@ class Registry:
         return self._models.get(key)
 
     def keys_of(self, name: str) -> list[str]:
-        """The keys of all models of that name that were loaded, or tried to be, and not unloaded since."""
+        """The keys of all models of that name that were loaded, or failed to load, and were not unloaded since."""
         if not self.is_namespaced:
             return [name] if name in self._models else []
         return sorted(model.key for model in self._models.values() if model.name == name and model.is_wanted)
@@ -116,7 +116,7 @@ class Registry:
         return model is not None and bool(model.serving())
 
     def forget_failures(self, key: str) -> None:
-        """A model is in no repository any more: why it could not be loaded is of no interest."""
+        """Remove the failures of a model that no repository has any more."""
         model = self._models.get(key)
         if model is not None:
             model.reason = ""
@@ -125,11 +125,11 @@ class Registry:
                     del model.versions[number]
 
     def name_of(self, key: str) -> str:
-        """The name that a key stands for, whether there is such a model or not."""
+        """The name in a key; the model need not exist."""
         return key.rpartition("::")[2] if self.is_namespaced else key
 
     def changed(self, key: str) -> None:
-        """Versions of *key* came or went: look requests for it up anew."""
+        """Drop cached lookups of *key*, since its versions have changed."""
         names = {key, self.name_of(key)}
         for asked in [asked for asked in self._ready if asked[0] in names]:
             del self._ready[asked]
@@ -164,9 +164,9 @@ class Registry:
         """The repository index.
 
         Args:
-            ready_only: Leave out what does not serve.
-            stored: What repositories hold: it is listed also if it was never loaded, and what no repository holds and
-                was unloaded is not. None: only what was ever asked for is listed, and all of that.
+            ready_only: Include only versions that serve.
+            stored: The models in the repositories. They are included even if they were never loaded; unloaded models
+                that no repository has are left out. None includes exactly the models that were ever to be loaded.
         """
         entries = []
         models = dict(self._models)
@@ -185,7 +185,7 @@ class Registry:
             elif not model.versions and not ready_only:
                 entries.append(IndexEntry(name=model.name, namespace=model.namespace))
             for number, record in sorted(model.versions.items()):
-                state, reason = self._told(record)
+                state, reason = self._state_of(record)
                 if state is ModelState.READY or not ready_only:
                     entries.append(
                         IndexEntry(
@@ -194,8 +194,8 @@ class Registry:
                     )
         return entries
 
-    def _told(self, record: VersionRecord) -> tuple[ModelState, str]:
-        """State and reason; a version whose guests were all given up is unavailable, whatever was recorded."""
+    def _state_of(self, record: VersionRecord) -> tuple[ModelState, str]:
+        """State and reason; a version whose instances were all abandoned is unavailable, although it is loaded."""
         if record.loaded is not None and record.loaded.reason:
             return ModelState.UNAVAILABLE, record.loaded.reason
         return record.state, record.reason

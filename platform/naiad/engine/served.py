@@ -16,7 +16,7 @@ from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetada
 from naiad.workers.worker import Worker
 
 version_numbers = itertools.count(1)
-"""Each version ever loaded takes one: it tells two loads of one version apart."""
+"""Numbers of loads: two loads of the same version have different ones."""
 
 
 class ServedVersion(Protocol):
@@ -28,7 +28,7 @@ class ServedVersion(Protocol):
 
     @property
     def config_json(self) -> Mapping[str, Any]:
-        """The same as the reference prints it."""
+        """The configuration as the reference prints it."""
 
     @property
     def metadata(self) -> ModelMetadata:
@@ -40,56 +40,56 @@ class ServedVersion(Protocol):
 
     @property
     def number(self) -> int:
-        """Which of all versions ever loaded this is."""
+        """Number of this load among all loads of all versions."""
 
     @property
     def reason(self) -> str:
-        """Why it can serve no more; empty while it can."""
+        """Why it cannot serve any more; empty while it can."""
 
     @property
     def instances(self) -> Sequence[Instance]:
-        """The instances that its requests may reach."""
+        """The instances that may execute its requests."""
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for an instance."""
+        """Number of requests that wait for an instance."""
 
     async def stop(self, timeout: float) -> None:
-        """Let requests in flight finish within *timeout* seconds, then end whatever it owns."""
+        """Let requests in flight finish within *timeout* seconds, then end its guests."""
 
     @property
     def totals(self) -> Statistics:
         """What is counted of its requests."""
 
     def keep_responses(self, cache: ResponseCache) -> None:
-        """From now on answer requests that *cache* knows the response of from there."""
+        """Answer requests from *cache* where it has their response."""
 
     def finish_sequences(self) -> int:
-        """Let no sequence begin any more; how many are under way."""
+        """Let no further sequence start; the number of those in progress."""
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """Whether a sequence of that id is under way."""
+        """Whether a sequence with that id is in progress."""
 
     def is_ready(self) -> bool:
         """Whether it can serve now."""
 
     def are_all_ready(self) -> bool:
-        """Whether all that belongs to it can serve now."""
+        """Whether all its instances can serve now."""
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
 
     def release_idle_memory(self) -> None:
-        """Called now and then: hand back what is not needed."""
+        """Return memory that is not in use; called periodically."""
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """Where the body of a request may be read to; None where it makes no difference."""
+        """See `EngineDoor.reserve_input`."""
 
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
-        """Queue a request; return its key. With *alone*, never behind another one on the same instance."""
+        """Queue a request; its key. With *alone*, only an instance that holds no other request may get it."""
 
     def cancel(self, key: int) -> None:
-        """Take a request back."""
+        """Cancel a request: reject it if it is queued, else notify its guest."""
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
         """Answer a request that waits for an instance with *error*."""
@@ -98,17 +98,22 @@ class ServedVersion(Protocol):
         """Whether the request waits for an instance."""
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What the request waits for: each time, the guests any of which could answer (none: one is being started)."""
+        """What the request waits for, for the detection of deadlocks.
+
+        Returns:
+            For each thing it waits for, the guests any of which could end the wait; an empty collection if a guest that
+            could is being started.
+        """
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """Note that responses have left for the client."""
+        """Note that *count* responses were sent to the client; the guest may send more."""
 
     def waive_flow_control(self, key: int) -> None:
-        """Note that no response of a request will ever wait for its client again."""
+        """Let the guest send all further responses of a request without waiting for its client."""
 
 
 def metadata_of(config: ModelConfig, version: int) -> ModelMetadata:
-    """The inputs and outputs that a configuration names."""
+    """The inputs and outputs of a model with that configuration."""
     leading = (-1,) if config.max_batch_size > 0 else ()
     inputs = tuple(
         TensorMetadata(

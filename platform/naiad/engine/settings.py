@@ -1,4 +1,4 @@
-"""What the engine takes from the server's options."""
+"""Settings of the engine, made from the server's options by `app`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from naiad.repository.repositories import Repositories
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What the engine takes from the server's options.
+    """Settings of the engine.
 
     Attributes:
         server_id: The server's name.
         repositories: Model repositories.
         is_explicit: Whether models are loaded and unloaded on request only.
-        poll_seconds: How often the repositories are looked at for changes; None for never.
+        poll_seconds: How often the repositories are polled for changes; None for never.
         startup_models: With `is_explicit`, the models to load at the start; `("*",)` is all.
         strict_config: Whether a configuration must be complete (--disable-auto-complete-config).
         strict_readiness: Whether the server is ready only if all its models are.
         config_name: Preferred configuration under `configs/`.
         load_threads: How many models load at once.
-        load_retries: How often loading a version is tried again.
-        metrics: What is measured of how long requests take.
-        response_cache_size: How many bytes of responses are kept; 0 for no cache.
-        exit_timeout: Seconds that requests in flight and guests have when the server stops.
+        load_retries: How often a failed load is retried.
+        metrics: Which durations of requests are measured.
+        response_cache_size: Capacity of the response cache in bytes; 0 disables it.
+        exit_timeout: Seconds for requests in flight and guests to finish when the server exits.
     """
 
     server_id: str = "triton"
