@@ -1,12 +1,14 @@
-"""Responses that are kept and sent again, to requests with the same inputs, without asking the model.
+"""The response cache: a request with the same inputs as an earlier one gets the same response, without the model.
 
-One `ResponseCache` serves all models; a `CachedResponses` stands in front of the scheduler of each version whose
-configuration asks for it. What makes requests equal is what the reference looks at (SRV
-docs/user_guide/response_cache.md): the model's version and the names, datatypes, shapes and elements of the inputs, but
-neither parameters nor id nor the outputs that are asked for. Here a version that was loaded anew is another one, and
-neither an error nor a response without some of the outputs that are asked for is sent again.
+One `ResponseCache` serves all models. Each version whose configuration enables caching has a `CachedResponses`, which
+its `Admission` asks before the scheduler gets the request.
 
-An entry owns copies: it holds no memory of a guest, and looking one up touches no guest.
+As in the reference (SRV docs/user_guide/response_cache.md), the key of a request is the model's version and the names,
+datatypes, shapes and elements of the inputs; parameters, id and requested outputs do not matter. Two things differ:
+each load of a version begins with an empty cache, and a cached response is used only if it has all requested outputs.
+Errors are never cached.
+
+Entries own copies of their bytes: they hold no memory of a guest, and a lookup accesses no guest.
 """
 
 from __future__ import annotations
@@ -29,37 +31,37 @@ logger = logging.getLogger("naiad.engine")
 
 _ENTRY_BYTES = 512
 _OUTPUT_BYTES = 160
-"""What an entry and each of its outputs take beside their elements, about: the limit is one of memory."""
+"""Approximate overhead of an entry and of each output, since the capacity limits memory and not payload."""
 
 _Key: TypeAlias = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A response that is kept.
+    """A cached response.
 
     Attributes:
         outputs: Its outputs; they own their bytes.
         parameters: Its parameters.
-        asked: The outputs that were asked for; empty for all.
+        requested: The outputs that were requested; empty for all.
     """
 
     outputs: Sequence[OutputTensor]
     parameters: Mapping[str, Parameter]
-    asked: frozenset[str]
+    requested: frozenset[str]
 
     def has(self, wanted: Sequence[str]) -> bool:
-        """Whether all outputs that a request asks for (none named: all) were asked for then, too."""
-        return not self.asked or (bool(wanted) and self.asked.issuperset(wanted))
+        """Whether it has all outputs that a request names; a request that names none needs all."""
+        return not self.requested or (bool(wanted) and self.requested.issuperset(wanted))
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Bytes it counts for."""
         return _ENTRY_BYTES + sum([_OUTPUT_BYTES + len(tensor.data) for tensor in self.outputs])
 
 
 class ResponseCache:
-    """The responses kept for all models."""
+    """The cached responses of all models."""
 
     def __init__(self, size: int) -> None:
         self._entries: ByteLru[_Key, _Entry] = ByteLru(size)
@@ -69,7 +71,7 @@ class ResponseCache:
         return f"<ResponseCache {self._entries!r} hits={self._hits} misses={self._misses}>"
 
     def find(self, key: _Key, wanted: Sequence[str], since: int) -> _Entry | None:
-        """The entry that answers a request for the outputs *wanted*; looking for it began at *since*."""
+        """The entry for a request for the outputs *wanted*; the lookup began at *since* (monotonic ns)."""
         entry = self._entries.get(key)
         if entry is not None and not entry.has(wanted):
             entry = None
@@ -80,23 +82,23 @@ class ResponseCache:
             self._hits += 1
         return entry
 
-    def keep(self, key: _Key, entry: _Entry, since: int) -> bool:
-        """Keep an entry, if there is room for it at all; making it began at *since*."""
+    def insert(self, key: _Key, entry: _Entry, since: int) -> bool:
+        """Insert an entry unless it exceeds the capacity; whether it was. Making it began at *since*."""
         is_kept = self._entries.put(key, entry, entry.size)
         self._insertion_ns += time.monotonic_ns() - since
         return is_kept
 
     def forget(self, number: int) -> None:
-        """Drop what is kept for a version."""
+        """Remove the entries of one load of a version."""
         self._entries.discard(lambda key: key[0] == number)
 
     @property
     def size(self) -> int:
-        """How many bytes it may take."""
+        """Capacity in bytes."""
         return self._entries.capacity
 
     def statistics(self) -> CacheStatistics:
-        """How full and how useful it is."""
+        """Its size and use."""
         entries = self._entries
         return CacheStatistics(
             byte_size=entries.capacity,
@@ -111,7 +113,7 @@ class ResponseCache:
 
 
 class CachedResponses:
-    """What stands in front of the scheduler of one version."""
+    """The response cache as one load of a version uses it."""
 
     def __init__(
         self,
@@ -122,15 +124,15 @@ class CachedResponses:
         statistics: Statistics,
         order: Order | None = None,
     ) -> None:
-        """Answer from *cache* for a version.
+        """Use *cache* for a version.
 
         Args:
             cache: The cache of all models.
             config: The version's configuration.
             version: Its version number.
-            number: Its number among all versions ever loaded: one that is loaded anew begins with nothing.
+            number: Number of the load: each load begins with no entries.
             statistics: Its statistics.
-            order: The order its responses keep, if they keep any.
+            order: The order in which its responses leave; None if it does not matter.
         """
         self._cache = cache
         self._name = config.name
@@ -139,18 +141,21 @@ class CachedResponses:
         self._statistics = statistics
         self._order = order
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
-        # An ensemble's responses carry the sequence of their request, which the next one need not have.
+        # Parameters of an ensemble's responses name the sequence of their request; the next request has another.
         self._keeps_parameters = not config.message.HasField("ensemble_scheduling")
         self._has_warned = False
 
     def respond(self, request: InferRequest, sink: Sink) -> Sink | None:
-        """Answer a request that was checked (None), or return the sink with which it has to go to the model."""
+        """Respond to a checked request from the cache (None), or the sink with which it has to go to the model.
+
+        That sink caches the model's response.
+        """
         began = time.monotonic_ns()
         digest = digest_of(request)
         entry = self._cache.find((self._number, digest), request.requested_outputs, began)
         took = time.monotonic_ns() - began
         if entry is None:
-            return _KeepingSink(self, request, digest, took, sink)
+            return _CachingSink(self, request, digest, took, sink)
         self._statistics.on_cache_hit(took)
         if request.trace is not None:
             now = began + took
@@ -164,14 +169,14 @@ class CachedResponses:
     def _response(self, request: InferRequest, entry: _Entry) -> InferResponse:
         wanted = request.requested_outputs
         outputs = [
-            OutputTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)  # a taker may change its shape
+            OutputTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)  # an ensemble may change its shape
             for tensor in entry.outputs
             if not wanted or tensor.name in wanted
         ]
         return InferResponse(self._name, self._version, request.request_id, outputs, entry.parameters)
 
     def on_response(self, request: InferRequest, digest: bytes, took: int, response: InferResponse | None) -> None:
-        """A request that was looked up in vain, for *took* ns, has its only response, or none worth keeping."""
+        """A request that was a cache miss, found after *took* ns, has its only response (None: it is not cacheable)."""
         if response is not None and response.error is None:
             took += self._keep(request, digest, response)
         self._statistics.on_cache_miss(took)
@@ -182,9 +187,9 @@ class CachedResponses:
             OutputTensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in response.outputs
         ]
         parameters = dict(response.parameters) if self._keeps_parameters and response.parameters else NO_PARAMETERS
-        asked = frozenset(request.requested_outputs)
-        entry = _Entry(outputs, parameters, asked if asked < self._outputs else frozenset())
-        is_kept = self._cache.keep((self._number, digest), entry, began)
+        requested = frozenset(request.requested_outputs)
+        entry = _Entry(outputs, parameters, requested if requested < self._outputs else frozenset())
+        is_kept = self._cache.insert((self._number, digest), entry, began)
         if not is_kept and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -198,8 +203,8 @@ class CachedResponses:
         return time.monotonic_ns() - began
 
 
-class _KeepingSink:
-    """Keeps the response of a request, if it is one and no error, before it goes to another sink."""
+class _CachingSink:
+    """Caches the response to a request before passing it on, if it is the only one and no error."""
 
     __slots__ = ("_digest", "_has_begun", "_request", "_responses", "_sink", "_took")
 
@@ -212,7 +217,7 @@ class _KeepingSink:
         self._has_begun = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Take a response."""
+        """Cache a response, and pass it on."""
         if final:
             self._responses.on_response(self._request, self._digest, self._took, None if self._has_begun else response)
         self._has_begun = True
@@ -220,11 +225,11 @@ class _KeepingSink:
 
 
 def digest_of(request: InferRequest) -> bytes:
-    """What requests with the same inputs have in common, in whatever order they name them."""
-    digest = hashlib.sha256()  # of those that nobody can make collide, the fastest where processors know it
+    """A digest that requests have in common if and only if their inputs are equal, in any order."""
+    digest = hashlib.sha256()  # collision resistant, and the fastest such hash where the processor supports it
     inputs = request.inputs
     for tensor in inputs if len(inputs) == 1 else sorted(inputs, key=lambda tensor: tensor.name):
-        # The text ends where its tuple does, and tells how many bytes follow: no two requests run together alike.
+        # The text is self-delimiting and contains the number of bytes that follow, so the encoding is unambiguous.
         digest.update(repr((tensor.name, tensor.datatype.value, tensor.shape, len(tensor.data))).encode())
         digest.update(tensor.data)
     return digest.digest()

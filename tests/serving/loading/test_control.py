@@ -128,7 +128,7 @@ def test_a_load_of_what_is_loaded_and_has_not_changed_does_nothing(tmp_path):
         [guest] = server.children()
         for _ in range(2):
             assert not is_loaded_by(server, "identity")
-        assert "'identity' is loaded, and nothing of it has changed since" in server.log
+        assert "'identity' is loaded and has not changed since" in server.log
         assert [guest] == server.children()
         (folder / "1" / "__pycache__").mkdir()
         assert not is_loaded_by(server, "identity"), "bytecode is nobody's change"

@@ -1,7 +1,7 @@
-"""Whether a model's code can define `auto_complete_config` at all, told from its text.
+"""Whether a model's code may define `auto_complete_config`, judged by its source text.
 
-Completing a configuration takes a process of its own (an interpreter's start and the model's imports), so it is left
-out where it cannot have an effect. In doubt the answer is yes.
+Auto-completion costs a process (the start of an interpreter and the model's imports), so it is skipped where it cannot
+have an effect. In doubt the answer is yes.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import threading
 from pathlib import Path
 
 _one_at_a_time = threading.Lock()
-"""Python 3.11 counts for all threads together how deep they are in a tree, and says so where they meet (gh-106905)."""
+"""Python 3.11 adds the recursion depths of all threads that run `ast.parse`, and fails (gh-106905)."""
 _HOOK = "auto_complete_config"
 _CLASS = "TritonPythonModel"
 
 
 def may_auto_complete(model_file: Path) -> bool:
-    """False only if the model's class inherits from nothing and the hook's name is not in the file."""
+    """False only if the model's class has no base class and the hook's name is not in the file."""
     try:
         text = model_file.read_text(encoding="utf-8")
         if _HOOK in text:
             return True
         with _one_at_a_time:
             tree = ast.parse(text)
-    # The guest will say what is wrong with it. SystemError: a thread that is not ours parsed at the same time.
+    # The guest reports what is wrong with the file. SystemError: a thread outside this module parsed at the same time.
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return True
     return not _defines_plain_class(tree)

@@ -1,8 +1,12 @@
-"""Which models are loaded and unloaded, and in which order, where ensembles need others.
+"""The order in which models are loaded and unloaded, given that ensembles depend on their members.
 
-As in the reference: loading an ensemble loads what it needs and is not loaded yet; a model that goes takes the
-ensembles along that need it, and they come back with it; an ensemble that goes takes along, if asked to, what was
-loaded for its sake alone. Requests under way lose nothing: ensembles end before what they need.
+The rules are the reference's:
+
+- Loading an ensemble also loads those of its members that are not loaded yet.
+- Unloading a model suspends the ensembles that depend on it; loading it again loads them again.
+- Unloading an ensemble unloads, if the client asks for that, the members that were loaded only because of it.
+
+Requests in flight are not lost: an ensemble ends before its members.
 """
 
 from __future__ import annotations
@@ -25,46 +29,46 @@ from naiad.repository.read import config_path
 logger = logging.getLogger("naiad.engine")
 
 _AFTER = "LOAD_AFTER"
-"""The parameter with which a model names others that it calls: they are loaded before it."""
+"""The configuration parameter that names models to load before this one, because it calls them."""
 
 _MARKS = (b"ensemble_scheduling", _AFTER.encode())
 
 
 class LoadOrder:
-    """Loads and unloads models, known by their keys, with those that they need and that need them."""
+    """Loads and unloads models, identified by their keys, together with their dependencies and dependents."""
 
     def __init__(self, settings: EngineSettings, loads: ModelLoads, registry: Registry) -> None:
         self._settings = settings
         self._loads = loads
         self._registry = registry
-        self._after: dict[str, frozenset[str]] = {}  # models that are loaded before others, which call them
+        self._after: dict[str, frozenset[str]] = {}  # by model: the models to load before it
         self._locks: dict[str, asyncio.Lock] = {}
-        self._asked: set[str] = set()  # models that were loaded for their own sake
-        self._suspended: set[str] = set()  # ensembles that went because something that they need did
+        self._requested: set[str] = set()  # models that were loaded because they were requested, not as a member
+        self._suspended: set[str] = set()  # ensembles that were unloaded because a member was
 
     # -- loading ------------------------------------------------------------------------------------------------
 
     async def load_all(
         self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles]
     ) -> Mapping[str, BaseException | None]:
-        """Load models at the start, and what they need of *models*; what became of each that was asked for."""
-        self._asked.update(sources)
-        everything = dict(sources)
-        outcomes = dict(await self._add_needed(everything, models))
-        outcomes.update(await self._load_in_waves(everything))
+        """Load models at the start, and their dependencies out of *models*; the outcome of each of *sources*."""
+        self._requested.update(sources)
+        all_sources = dict(sources)
+        outcomes = dict(await self._add_needed(all_sources, models))
+        outcomes.update(await self._load_in_waves(all_sources))
         return {key: outcomes[key] for key in sources}
 
     async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> None:
-        """Load or reload models, before them what they need and is not there, after them the ensembles that need them.
+        """Load or reload models; before them their missing dependencies, after them the ensembles depending on them.
 
-        Nothing is done about those that were loaded from what lies there still.
+        A model whose files have not changed since it was loaded is left as it is.
 
         Raises:
             NaiadError: If one of them cannot be loaded.
         """
-        self._asked.update(source.files.key for source in sources)
+        self._requested.update(source.files.key for source in sources)
         asked = {source.files.key: source for source in sources if not await self._is_unchanged(source)}
-        outcomes = await self._load_anew(asked, None, is_nested=is_nested)
+        outcomes = await self._load_with_dependencies(asked, None, is_nested=is_nested)
         errors = [error for key in asked if (error := outcomes[key]) is not None]
         if len(errors) > 1 and all(isinstance(error, NaiadError) for error in errors):
             raise InvalidRequestError("".join(str(error) for error in errors))
@@ -73,47 +77,47 @@ class LoadOrder:
 
     async def _is_unchanged(self, source: ModelSource) -> bool:
         key = source.files.key
-        async with self._locks.setdefault(key, asyncio.Lock()):  # a load that is under way comes first
+        async with self._locks.setdefault(key, asyncio.Lock()):  # wait for a load in progress
             try:
                 await asyncio.to_thread(self._settings.repositories.fetch, source.files)
             except NaiadError:
-                return False  # loading it will tell
+                return False  # loading it reports the error
             unchanged = await self._loads.is_unchanged(source)
         if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._after.get(key, ())):
-            logger.info("'%s' is loaded, and nothing of it has changed since", key)
+            logger.info("'%s' is loaded and has not changed since", key)
         return unchanged
 
     async def update(
-        self, sources: Mapping[str, ModelSource], gone: Collection[str]
+        self, sources: Mapping[str, ModelSource], removed: Collection[str]
     ) -> Mapping[str, BaseException | None]:
-        """Load and reload what changed, then unload what is gone: an ensemble may have changed to live without it.
+        """Load and reload changed models, then unload removed ones: an ensemble may have changed to do without them.
 
         Returns:
-            What became of each model that was to be loaded, and of the ensembles that were loaded anew for it.
+            The outcome of each model to load, and of the ensembles that were reloaded because of it.
         """
-        outcomes = await self._load_anew(sources, {})
-        for key in gone:
+        outcomes = await self._load_with_dependencies(sources, {})
+        for key in removed:
             await self.unload(key, with_members=False)
             self._registry.forget_failures(key)
         return outcomes
 
-    async def _load_anew(
+    async def _load_with_dependencies(
         self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles] | None, *, is_nested: bool = False
     ) -> Mapping[str, BaseException | None]:
-        self._asked.update(sources)
-        everything = dict(sources)
-        outcomes = dict(await self._add_needed(everything, models))
-        outcomes.update(await self._load_in_waves(everything, is_nested=is_nested))
+        self._requested.update(sources)
+        all_sources = dict(sources)
+        outcomes = dict(await self._add_needed(all_sources, models))
+        outcomes.update(await self._load_in_waves(all_sources, is_nested=is_nested))
         loaded = [key for key, error in outcomes.items() if error is None]
-        return {**outcomes, **await self._renew(loaded, is_nested=is_nested)}
+        return {**outcomes, **await self._reload_dependents(loaded, is_nested=is_nested)}
 
     async def _add_needed(
         self, sources: dict[str, ModelSource], models: Mapping[str, ModelFiles] | None
     ) -> Mapping[str, BaseException | None]:
-        """Add what is needed and not loaded, over any number of ensembles; what is nowhere is left out.
+        """Add dependencies that are not loaded to *sources*, transitively; unknown ones are left out.
 
         Returns:
-            Why some cannot be loaded, as their files cannot be had; they are taken out.
+            The errors of models whose files cannot be fetched; these are removed from *sources*.
         """
         failures: dict[str, BaseException | None] = {}
         ahead = dict(sources)
@@ -141,9 +145,9 @@ class LoadOrder:
         return failures
 
     def _fetch(self, source: ModelSource) -> pb.ModelConfig | None:
-        """Have a model's files here; its configuration if it may name other models. Blocks.
+        """Fetch a model's files; its configuration if it may name other models, else None. Blocks.
 
-        One that cannot be read needs none: loading it will tell why.
+        A configuration that cannot be read counts as naming none: loading it reports the error.
         """
         self._settings.repositories.fetch(source.files)
         try:
@@ -151,7 +155,7 @@ class LoadOrder:
             if source.override is None:
                 text = path.read_bytes() if path.is_file() else b""
                 if not any(mark in text for mark in _MARKS):
-                    return None  # most models: their configuration is read once, when they are loaded
+                    return None  # most models; their configuration is read only when they are loaded
             return self._loads.read_config(source)
         except (NaiadError, OSError):
             return None
@@ -159,7 +163,7 @@ class LoadOrder:
     def _note_needs(
         self, message: pb.ModelConfig, files: ModelFiles, models: Mapping[str, ModelFiles]
     ) -> frozenset[str]:
-        """Note what a model needs, or is to be loaded after; the keys."""
+        """Remember the dependencies of a model; their keys."""
 
         def keys_of(name: str) -> set[str]:
             return {each.key for each in models_named(name, models)} | set(self._registry.keys_of(name))
@@ -205,11 +209,11 @@ class LoadOrder:
                 raise
             self._suspended.discard(key)
 
-    async def _renew(self, names: Sequence[str], *, is_nested: bool) -> Mapping[str, BaseException | None]:
-        """Load the ensembles anew that need models which were loaded: they may fit no more, or again."""
+    async def _reload_dependents(self, names: Sequence[str], *, is_nested: bool) -> Mapping[str, BaseException | None]:
+        """Reload the ensembles that depend on loaded models: whether they fit together may have changed."""
         needs = self._loads.needs
         affected = {ensemble for name in names for ensemble in dependents(name, needs)}.difference(names)
-        if self._registry.is_namespaced:  # a model of another namespace may be nearer now, or ambiguous
+        if self._registry.is_namespaced:  # a name may refer to another namespace's model now, or be ambiguous
             plain = {self._registry.name_of(name) for name in names}
             affected |= {
                 ensemble
@@ -220,13 +224,13 @@ class LoadOrder:
         for wave in load_waves(affected, needs):
             for ensemble in wave:
                 if ensemble in self._suspended or self._registry.is_serving(ensemble):
-                    outcomes[ensemble] = await self._renew_one(ensemble, is_nested=is_nested)
+                    outcomes[ensemble] = await self._reload_dependent(ensemble, is_nested=is_nested)
         return outcomes
 
-    async def _renew_one(self, ensemble: str, *, is_nested: bool) -> NaiadError | None:
+    async def _reload_dependent(self, ensemble: str, *, is_nested: bool) -> NaiadError | None:
         try:
             await self._load_one(self._loads.ensembles[ensemble], is_nested=is_nested)
-        except NaiadError as error:  # logged; it is not what was asked for
+        except NaiadError as error:  # it is logged; the requested load itself did not fail
             self._suspended.add(ensemble)
             await asyncio.gather(*self._loads.unload(ensemble))
             return error
@@ -235,13 +239,13 @@ class LoadOrder:
     # -- unloading ----------------------------------------------------------------------------------------------
 
     async def unload(self, name: str, *, with_members: bool) -> None:
-        """Begin to unload a model.
+        """Start to unload a model.
 
         Args:
             name: The model's key.
-            with_members: What an ensemble needs, and nobody else needs or asked for, goes as well.
+            with_members: Also unload members of an ensemble that no other ensemble needs and no client requested.
         """
-        async with self._locks.setdefault(name, asyncio.Lock()):  # a load that is under way comes first
+        async with self._locks.setdefault(name, asyncio.Lock()):  # wait for a load in progress
             needs = dict(self._loads.needs)
             for ensemble in dependents(name, needs):
                 if self._registry.is_serving(ensemble):
@@ -249,26 +253,26 @@ class LoadOrder:
                     await asyncio.gather(*self._loads.unload(ensemble))
             going = self._loads.unload(name)
             self._forget(name)
-            if not with_members or name not in needs:  # only ensembles need others
+            if not with_members or name not in needs:  # only ensembles have members
                 return
             await asyncio.gather(*going)
             members = all_dependencies(name, needs)
             for wave in reversed(load_waves(members, needs)):
                 for member in wave:
-                    if member not in self._asked and not dependents(member, self._loads.needs):
+                    if member not in self._requested and not dependents(member, self._loads.needs):
                         going = self._loads.unload(member)
                         self._forget(member)
                         if member in needs:
                             await asyncio.gather(*going)
 
     def _forget(self, name: str) -> None:
-        self._asked.discard(name)
+        self._requested.discard(name)
         self._suspended.discard(name)
         self._loads.needs.pop(name, None)
         self._loads.ensembles.pop(name, None)
 
     async def stop(self) -> None:
-        """End all versions, ensembles before what they need; all together have the exit timeout."""
+        """Stop all versions, ensembles before their members; the exit timeout is for all of them together."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
         versions = {model.key: model.serving() for model in self._registry}

@@ -1,7 +1,7 @@
-"""From a model's files to a version that serves: configuration, resolution, environment, completion, guests.
+"""Loads one version of a model: configuration, resolution, environment, auto-completion, guests.
 
-What blocks (reading, unpacking, probing) runs on threads; processes are started on the event loop's thread, because
-the kernel ties a guest's life to the thread that started it.
+Blocking work (reading, unpacking, probing) runs in threads. Processes are started on the event loop's thread, because
+the kernel kills a guest when the thread that started it ends (PR_SET_PDEATHSIG), and threads of a pool do end.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ from naiad.workers.worker import GuestServices
 logger = logging.getLogger("naiad.engine")
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-# As a power of two, in ticks of the processor's clock: 0.4 ms or so in place of 30.
-_OPENBLAS_PATIENCE = {"OPENBLAS_THREAD_TIMEOUT": "20"}
+# OpenBLAS: the exponent of two of the processor ticks for which an idle thread spins. 20 is about 0.4 ms; the default
+# is 30 ms.
+_OPENBLAS_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
 
 
 class GuestEnvironment(Protocol):
@@ -63,34 +64,34 @@ class GuestEnvironment(Protocol):
 
     @property
     def lease(self) -> EnvironmentLease | None:
-        """What keeps it there."""
+        """The reader lock that protects it from eviction; None if it needs none."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The guest's variables, made from the server's."""
+        """The guest's variables, derived from the server's."""
 
 
 class Environments(Protocol):
-    """Where environments come from."""
+    """Provides environments for guests."""
 
     def prepare(
         self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
     ) -> GuestEnvironment:
-        """Find or unpack an environment; blocks, may be called on any thread."""
+        """The environment of *source*, unpacked if necessary; blocks, and may be called on any thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What loading takes from the server's options.
+    """Settings of loading, made from the server's options by `app`.
 
     Attributes:
         resolution: Where backends and artifacts are.
         auto_complete: Whether models may complete their configuration.
         restart: How often guests are restarted.
-        start_timeout: Seconds a guest may take to start without a sign of progress.
-        debugged: A model whose guests run under a debugger at this process's terminal and without limits of time, and
-            that debugger (see `naiad_stub.debugging`); None for none.
-        limiter: The rate limiter; None for none.
-        prewarm: Which models' imports are done once, where they do not say themselves.
+        start_timeout: Seconds that a starting guest may go without progress.
+        debugged: A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's
+            terminal and without time limits; None if no model is debugged.
+        limiter: The rate limiter; None if it is disabled.
+        prewarm: Which modules are imported once for all guests, for models whose configuration does not say.
         busy_poll_us: See `LaunchSpec.busy_poll_us`.
     """
 
@@ -108,8 +109,8 @@ class Loader:
     """Loads versions of models.
 
     Attributes:
-        resolutions: What was decided last for each model, by its key, and version, for tables and the page.
-        launching: Set once guests are started.
+        resolutions: The last resolution of each version, by the model's key and the version.
+        launching: Set as soon as the first guest is being started.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
@@ -126,19 +127,19 @@ class Loader:
         """Load one version.
 
         Args:
-            files: Where the model lies.
+            files: The model's files.
             message: Its configuration as read.
             version: The version, a directory of the model.
-            services: What the model may want of the server.
+            services: What the model can use of the server.
 
         Raises:
-            NaiadError: With the reason, whatever it is.
+            NaiadError: If it cannot be loaded.
         """
         config = freeze(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
         self.resolutions[files.key, version] = resolution
         for notice in resolution.notices:
-            if notice not in self._noticed:  # one file of a backend's folder concerns each of its models
+            if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
                 logger.info("%s", notice)
         modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
@@ -173,7 +174,7 @@ class Loader:
         config = freeze(message)
         if wanting := explain_missing_tensors(files, config):
             logger.warning("'%s': %s", files.key, wanting)
-        labels = await asyncio.to_thread(read_labels, config, files.directory)  # a file that is named must be there
+        labels = await asyncio.to_thread(read_labels, config, files.directory)  # raises if a label file is missing
         samples = await asyncio.to_thread(read_samples, config, files.directory)
         states = await asyncio.to_thread(read_states, config, files.directory)
         specs = [
@@ -251,10 +252,10 @@ class Loader:
 
 
 def _with_threads(environ: dict[str, str], instances: int) -> dict[str, str]:
-    """Share the cores among the instances of a model, unless the user has said otherwise.
+    """*environ* with thread counts that share the cores among a model's *instances*, unless the user has set them.
 
-    Left alone, every instance would start a pool as wide as the machine, and they would fight for it. Those of OpenBLAS
-    (numpy's) also wait for work without sleep, from the import on: 30 ms of a core that other instances want.
+    By default the libraries of every instance would start one thread per core and compete for the cores. OpenBLAS
+    (numpy's) also spins for 30 ms after each use, and once at import, on a core that other instances need.
     """
     threads = str(max(1, (os.cpu_count() or 1) // instances))
-    return {**dict.fromkeys(_THREAD_VARIABLES, threads), **_OPENBLAS_PATIENCE, **environ}
+    return {**dict.fromkeys(_THREAD_VARIABLES, threads), **_OPENBLAS_SPIN, **environ}

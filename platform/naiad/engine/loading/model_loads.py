@@ -1,4 +1,8 @@
-"""Loading, reloading and unloading of single models; `load_order` says which, and in which order."""
+"""Loads, reloads and unloads single models; `load_order` decides which ones and in which order.
+
+A reload never interrupts service. The new version is loaded beside the old one and replaces it in the registry in one
+step; only then the old one finishes its requests and ends. If loading fails, the old one stays.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,15 @@ from naiad.repository.repositories import directory_signature
 logger = logging.getLogger("naiad.engine")
 
 _FINISH_SECONDS = 0.05
-"""How often to look whether the last sequence of a replaced version has ended."""
+"""How often to check whether the last sequence of a replaced version has ended."""
 
 
 class ModelLoads:
-    """Brings versions of models into the registry and takes them out; models are known by their keys.
+    """Adds versions of models to the registry and removes them; models are identified by their keys.
 
     Attributes:
-        ensembles: Where each ensemble that was loaded came from.
-        needs: What each of them needs.
+        ensembles: The source of each loaded ensemble.
+        needs: The members of each of them.
     """
 
     def __init__(
@@ -58,20 +62,20 @@ class ModelLoads:
         self._services = services
         self._cache = cache
         self._slots = asyncio.Semaphore(settings.load_threads)
-        self._unloads: dict[asyncio.Task[None], str] = {}  # what is ending, and its model
-        self._looks: dict[str, Signature | None] = {}  # what models looked like when they were loaded
-        self._sources: dict[int, ModelSource] = {}  # by number of version: what it was loaded from stays till its end
+        self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
+        self._looks: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
+        self._sources: dict[int, ModelSource] = {}  # by number of the load: keeps temporary files until it ends
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
         """The configuration of a model, before the model completes it; blocks.
 
         Raises:
-            ConfigError: If it is missing, broken or contradicts itself.
+            ConfigError: If it is missing, malformed or invalid.
         """
         return source.read_config(strict=self._settings.strict_config, config_name=self._settings.config_name)
 
     async def is_unchanged(self, source: ModelSource) -> bool:
-        """Whether all that the model serves was loaded from what lies there now, so that there is nothing to load."""
+        """Whether all serving versions of the model were loaded from its present files: a load has nothing to do."""
         key = source.files.key
         model, before = self._registry.known(key), self._looks.get(key)
         if source.override is not None or model is None or before is None or not is_whole(model):
@@ -80,11 +84,11 @@ class ModelLoads:
         return await asyncio.to_thread(look_around, own, model) == before
 
     async def wait_unloaded(self) -> None:
-        """Until whatever is being unloaded is gone."""
+        """Wait until all versions being unloaded are stopped."""
         await asyncio.gather(*self._unloads, return_exceptions=True)
 
     def unload(self, name: str) -> list[asyncio.Task[None]]:
-        """Begin to unload all versions of a model; tasks that end when they, and what a reload replaced, are gone."""
+        """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
         model = self._registry.known(name)
         self._looks.pop(name, None)
         if model is None:
@@ -98,7 +102,7 @@ class ModelLoads:
         if loaded is None:
             return
         record.become(ModelState.UNLOADING)
-        self._registry.changed(name)  # before anything stops: no request may find it any more
+        self._registry.changed(name)  # before anything stops, so that no further request reaches it
         record.leaving = loaded
         self._in_background(name, self._unload(name, record, loaded))
 
@@ -108,7 +112,7 @@ class ModelLoads:
         task.add_done_callback(self._unloads.pop)
 
     def _replace(self, key: str, record: VersionRecord, before: ServedVersion, loaded: ServedVersion) -> None:
-        """Let *loaded* serve in the place of *before*, which finishes what it has begun."""
+        """Let *loaded* serve in place of *before*, which finishes its requests and sequences."""
         if not before.finish_sequences():
             record.loaded = loaded
             self._in_background(key, self._end(before))
@@ -118,11 +122,11 @@ class ModelLoads:
         self._in_background(key, self._hand_over(key, record, newest(before)))
 
     async def _hand_over(self, key: str, record: VersionRecord, old: ServedVersion) -> None:
-        """Wait for the sequences of an old version, for as long as an exit would, then end it."""
+        """Wait for the sequences of an old version, at most for the exit timeout, then stop it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
         while old.finish_sequences() and loop.time() < deadline:
-            now = record.loaded  # another handover, if the model was loaded anew once more
+            now = record.loaded  # another handover, if the model was reloaded again
             if not isinstance(now, Handover) or now.is_over or old not in now.olds:
                 break
             await asyncio.sleep(_FINISH_SECONDS)
@@ -140,7 +144,7 @@ class ModelLoads:
             version = version.new
         await version.stop(self._settings.exit_timeout)
         by_number = self._registry.by_number
-        # A handover stays for the requests that came through it, as long as the version that most of them went to.
+        # Tickets of requests that came through a handover refer to it: it stays until its new version ends.
         for number in [number for number, each in by_number.items() if newest(each) is version]:
             del by_number[number]
         if self._cache is not None:
@@ -154,12 +158,16 @@ class ModelLoads:
         logger.info("successfully unloaded '%s' version %d", key, loaded.version)
 
     async def load(self, source: ModelSource, *, is_nested: bool = False) -> None:
-        """Load the versions that the policy names; raise if one fails, leaving what served before."""
+        """Load the versions that the version policy selects.
+
+        Raises:
+            NaiadError: If one of them fails; what served before continues to.
+        """
         key = source.files.key
         model = self._registry.record(key)
         self._looks.pop(key, None)
         async with contextlib.nullcontext() if is_nested else self._slots:
-            look = await self._look(source)  # first: who changes something from now on wants another load
+            look = await self._look(source)  # before reading them: a later change must lead to another load
             message, numbers = await self._prepare(source, model)
             model.reason = ""
             failures = []
@@ -172,7 +180,7 @@ class ModelLoads:
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
-                for number in set(model.versions) - set(numbers):  # loaded once, and no longer asked for
+                for number in set(model.versions) - set(numbers):  # no longer selected by the policy
                     self._begin_unload(key, model.versions[number])
         if failures:
             reasons = "".join(
@@ -183,14 +191,14 @@ class ModelLoads:
         self._looks[key] = await asyncio.to_thread(look_around, look, model)
 
     async def _look(self, source: ModelSource) -> Signature | None:
-        """What a model's files look like, where anybody will ask: only explicit control loads what was not changed."""
-        is_ensemble = source.files.key in self.needs  # whose members may change, and which costs nothing to make
+        """The signature of a model's files; None unless a later load may skip them as unchanged."""
+        is_ensemble = source.files.key in self.needs  # its members may have changed, and loading it is cheap
         if not self._settings.is_explicit or source.override is not None or is_ensemble:
             return None
         return await asyncio.to_thread(directory_signature, source.files.directory)
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
-        """The configuration of a model and the versions to load."""
+        """The configuration of a model, and the versions to load."""
         files, key = source.files, source.files.key
         try:
             message = await asyncio.to_thread(self.read_config, source)
@@ -198,7 +206,7 @@ class ModelLoads:
             numbers = versions_to_load(policy, available_versions(files), files.name)
         except NaiadError as error:
             model.reason = error.message
-            logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the user's error
+            logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the model's error, not the server's
             raise ConfigError(f"failed to load '{key}': {error.message}", code=error.code) from error
         if not message.HasField("ensemble_scheduling"):
             self.ensembles.pop(key, None)
@@ -211,7 +219,7 @@ class ModelLoads:
             return checked_ensemble(message, key, self._registry, self.needs), numbers
         except NaiadError as error:
             model.reason = error.message
-            logger.error("%s", error.message)  # noqa: TRY400 - likewise
+            logger.error("%s", error.message)  # noqa: TRY400 - the model's error, not the server's
             raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
     async def _load_version(
@@ -226,9 +234,9 @@ class ModelLoads:
             loaded = await self._try_to_load(files, message, number)
         except NaiadError as error:
             reason = f"{error.code.value}: {error.message}"
-            logger.error("failed to load '%s' version %d: %s", files.key, number, reason)  # noqa: TRY400 - likewise
+            logger.error("failed to load '%s' version %d: %s", files.key, number, reason)  # noqa: TRY400 - the model's error, not the server's
             if isinstance(error, ModelError) and error.traceback_text:
-                logger.error("%s", error.traceback_text)  # noqa: TRY400 - likewise
+                logger.error("%s", error.traceback_text)  # noqa: TRY400 - the model's error, not the server's
             if before is None:
                 record.become(ModelState.UNAVAILABLE, reason)
             raise
@@ -248,7 +256,7 @@ class ModelLoads:
             record.become(ModelState.READY, loaded=loaded)
         else:
             self._replace(files.key, record, before, loaded)
-        self._registry.changed(files.key)  # at once: what stops must not be found by a request any more
+        self._registry.changed(files.key)  # before the old version stops, so that no further request reaches it
 
     async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
         if message.HasField("ensemble_scheduling"):

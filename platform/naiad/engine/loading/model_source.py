@@ -1,4 +1,4 @@
-"""Where a model to be loaded comes from: a repository, or what a load request brought along."""
+"""The source of a model to load: a repository, or files and a configuration sent with a load request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from naiad.repository.repositories import Repositories
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model to be loaded.
+    """A model to load.
 
     Attributes:
-        files: Where it lies.
-        override: A configuration in place of that in its files.
-        directory: Keeps files that a request brought along, for as long as a version loaded from them serves.
-        kept: Versions to leave as they are, where they serve: their files have not changed.
+        files: Its files.
+        override: A configuration that replaces the one in its files; None for none.
+        directory: Holds files sent with the request, as long as a version loaded from them serves; None if none were.
+        kept: Versions to leave as they are if they serve, because their files have not changed.
     """
 
     files: ModelFiles
@@ -30,10 +30,10 @@ class ModelSource:
     kept: frozenset[int] = frozenset()
 
     def read_config(self, *, strict: bool, config_name: str) -> pb.ModelConfig:
-        """Its configuration, filled in, normalised and checked; blocks.
+        """Its configuration, completed, normalised and validated; blocks.
 
         Raises:
-            ConfigError: If it is missing, broken or contradicts itself.
+            ConfigError: If it is missing, malformed or invalid.
         """
         if self.override is not None:
             return self.override.prepared_config(self.files, strict=strict)
@@ -43,10 +43,10 @@ class ModelSource:
 def find_sources(
     name: str, parameters: Mapping[str, str | bytes], repositories: Repositories, *, strict: bool
 ) -> list[ModelSource]:
-    """Where the models that a load request names come from: one, or one of each namespace; blocks.
+    """The sources of the models that a load request names: one, or one in each namespace; blocks.
 
-    A configuration that comes with the request is checked here, before anything is noted of the model: a bad request
-    must not make what serves count as broken.
+    A configuration sent with the request is checked here, before any state of the model changes: an invalid request
+    must not mark a serving model as failed.
 
     Raises:
         NaiadError: If there is no such model, or the request's parameters are wrong.
@@ -70,5 +70,5 @@ def find_sources(
 
 
 def not_found(name: str, why: str) -> NaiadError:
-    """The error for a model that cannot be loaded as it is asked for."""
+    """The error for a model that cannot be loaded as requested."""
     return NaiadError(f"failed to load '{name}', failed to poll from model repository ({why})", code=Code.INTERNAL)

@@ -1,4 +1,4 @@
-"""Poll mode: repositories are looked at now and then, and what changed there is loaded, reloaded and unloaded.
+"""Poll mode: the repositories are polled for changes; changed models are loaded, reloaded or unloaded.
 
 What to do about two looks is decided by `naiad.lifecycle.polling`.
 """

@@ -1,7 +1,7 @@
-"""Whether a model that is to be loaded again is what it was: then there is nothing to do, as for the reference.
+"""Whether a model is unchanged since it was loaded: then, as in the reference, a load request does nothing.
 
-The reference compares times of the model's folder alone. A backend that many models share, and an environment, lie
-elsewhere, and who changed one of them and asks for a load wants to have it: so these count, too.
+The reference compares the modification times of the model's directory alone. Shared backends and environments are
+elsewhere. A user who changes one of these and requests a load expects it to take effect, so they are compared, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from naiad.resolution.decision import Resolution
 __all__ = ["is_whole", "look_around"]
 
 _OF_ENVIRONMENTS = ("bin/python", "conda-meta/history", "pyvenv.cfg", "lib/python*/site-packages")
-"""What changes in a folder that is an environment when packages come or go: it is too large to look at all of it."""
+"""Paths in an environment that change when packages are installed or removed; all its files would be too many."""
 
 
 def is_whole(model: ModelRecord) -> bool:
@@ -30,7 +30,7 @@ def is_whole(model: ModelRecord) -> bool:
 
 
 def look_around(own: Signature | None, model: ModelRecord) -> Signature | None:
-    """What a model's own files look like, and what its versions use besides; None if that cannot be told. Blocks."""
+    """The signature of a model's own files and of what its versions use besides; None if it is unknown. Blocks."""
     if own is None:
         return None
     signature = dict(own)
@@ -46,7 +46,7 @@ def _add(signature: dict[str, tuple[object, ...]], resolution: Resolution) -> bo
     environment = resolution.environment
     if isinstance(environment, EnvironmentSource):
         if environment.is_mutable:
-            return False  # only fetching it would tell
+            return False  # it may change remotely: only fetching would show it
         environment = environment.path
     if environment is not None:
         places = [environment, *(found for each in _OF_ENVIRONMENTS for found in environment.glob(each))]
@@ -55,7 +55,7 @@ def _add(signature: dict[str, tuple[object, ...]], resolution: Resolution) -> bo
         found = directory_signature(resolution.backend_dir)
         if found is None:
             return False
-        # Not as parts of the model: no change of one of these is that of a single version.
+        # With absolute paths: a relative one would be taken for a file of a single version of the model.
         signature.update({f"{resolution.backend_dir}/{path}": state for path, state in found.items()})
     return True
 
