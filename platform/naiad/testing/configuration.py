@@ -28,7 +28,7 @@ ConfigSource = str | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
+class TestedModel:
     """Where a model's code is.
 
     Attributes:
@@ -53,7 +53,7 @@ class ModelSource:
 
 def source_of_directory(
     directory: Path, config: ConfigSource, version: int | None, backend_directories: Sequence[Path]
-) -> ModelSource:
+) -> TestedModel:
     """Read the configuration of a model's directory and find its code.
 
     Raises:
@@ -79,7 +79,7 @@ def source_of_directory(
         directories=tuple(path.absolute() for path in backend_directories),
         files=RealFiles(),
     )
-    return ModelSource(
+    return TestedModel(
         message=message,
         model_dir=directory,
         version=version,
@@ -88,7 +88,7 @@ def source_of_directory(
     )
 
 
-def source_of_class(model_class: type, config: ConfigSource, name: str, version: int | None) -> ModelSource:
+def source_of_class(model_class: type, config: ConfigSource, name: str, version: int | None) -> TestedModel:
     """The configuration of a class without a directory: what the test says, else nothing but a name.
 
     Raises:
@@ -105,7 +105,7 @@ def source_of_class(model_class: type, config: ConfigSource, name: str, version:
         place = Path(inspect.getfile(model_class)).absolute().parent
     except (OSError, TypeError):  # defined in a notebook
         place = Path.cwd()
-    return ModelSource(message=message, model_dir=place, version=version or 1)
+    return TestedModel(message=message, model_dir=place, version=version or 1)
 
 
 def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Callable[[str], Any]) -> pb.ModelConfig:
@@ -126,7 +126,7 @@ def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Call
     return merge_auto_completed(message, answer.as_dict())
 
 
-def arguments(config: ModelConfig, source: ModelSource) -> dict[str, str]:
+def arguments(config: ModelConfig, source: TestedModel) -> dict[str, str]:
     """What `initialize` gets."""
     instance, kind = instance_names(config)[0]
     return {

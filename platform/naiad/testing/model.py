@@ -22,7 +22,7 @@ from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
 from naiad.testing.configuration import (
     ConfigSource,
-    ModelSource,
+    TestedModel,
     arguments,
     complete,
     source_of_class,
@@ -91,7 +91,7 @@ class ModelUnderTest:
         metrics: The model's metrics, as `metrics.value_of("requests_total", language="en")`.
     """
 
-    def __init__(self, source: ModelSource, calls: FakeCalls, timeout: float) -> None:
+    def __init__(self, source: TestedModel, calls: FakeCalls, timeout: float) -> None:
         self.name = source.message.name
         self.instance: Any = None
         self.config: dict[str, Any] = {}
@@ -357,7 +357,7 @@ def _in_the_servers_words() -> Iterator[None]:
         raise ModelError(text, code=Code.INTERNAL, traceback_text=traceback_text) from error
 
 
-def _folders(source: ModelSource) -> tuple[Path, ...]:
+def _folders(source: TestedModel) -> tuple[Path, ...]:
     """The folders whose modules are the model's."""
     if source.model_file is None:
         return ()
