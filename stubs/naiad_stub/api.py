@@ -1,6 +1,6 @@
-"""Puts the API onto `triton_python_backend_utils`, and makes `c_python_backend_utils` importable.
+"""Sets the API's names on `triton_python_backend_utils`, and makes `c_python_backend_utils` importable.
 
-The utils module may be a backend's own, so nothing is asked of it but to be a module.
+The utils module may be a backend's own, so nothing is assumed about its content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from naiad_stub.tensor import Tensor
 UTILS_NAME = "triton_python_backend_utils"
 
 _is_preparing = False
-"""Whether a guest is importing its utils."""
+"""Whether a guest imports its utils module at the moment."""
 
 
 def get_model_dir() -> str:
@@ -33,8 +33,8 @@ def get_model_dir() -> str:
     return runtime.current().model_dir
 
 
-class _FromTheServer:
-    """A class whose objects only the server makes; models know its name."""
+class _WithoutConstructor:
+    """A class without constructor: only the server makes its objects."""
 
     __slots__ = ()
     __module__ = API_MODULE
@@ -43,8 +43,8 @@ class _FromTheServer:
         raise TypeError(f"{type(self).__name__}: No constructor defined!")
 
 
-class SharedMemory(_FromTheServer):
-    """The reference's own; known by name only."""
+class SharedMemory(_WithoutConstructor):
+    """The reference has this name; there are no objects of it."""
 
     __slots__ = ()
     __module__ = API_MODULE
@@ -66,7 +66,7 @@ _UTILS: Dict[str, Any] = {
     "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
     "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
 }
-"""What is set on the utils module."""
+"""Names that are set on the utils module."""
 
 _EXTENSION: Dict[str, Any] = {
     "Metric": Metric,
@@ -80,14 +80,14 @@ _EXTENSION: Dict[str, Any] = {
     "ResponseIterator": ResponseIterator,
     "SharedMemory": SharedMemory,
 }
-"""What `c_python_backend_utils` has beyond the names of the utils module."""
+"""Names of `c_python_backend_utils` beyond those of the utils module."""
 
 
 def prepare(utils_dir: str) -> None:
-    """Import the utils module of *utils_dir*, and put the API onto it.
+    """Import the utils module of *utils_dir*, and set the API's names on it.
 
-    It is imported by its path: utils and stub are a pair, which a copy beside the model or in the environment (people
-    keep them for their editors) must not part.
+    It is imported by its path, because utils and stub belong together. By its name, a copy beside the model or in the
+    environment could be found instead; people keep such copies for their editors.
     """
     global _is_preparing  # noqa: PLW0603 - read by the module that is imported below
     path = os.path.join(utils_dir, UTILS_NAME + ".py")
@@ -110,7 +110,7 @@ def prepare(utils_dir: str) -> None:
 
 
 def install_outside(name: str) -> None:
-    """Complete the utils module that is being imported as *name*, unless a guest imports it and will do so itself."""
+    """Set the API's names on the utils module that is imported as *name*, unless a guest does that itself."""
     module = sys.modules.get(name)
     if name == UTILS_NAME and module is not None and not _is_preparing:
         install(module)

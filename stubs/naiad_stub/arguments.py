@@ -1,6 +1,6 @@
-"""What the API takes for a text, a number or a list: more than the types its signatures name, as in the reference.
+"""Converts arguments of the API: like the reference it accepts more types than its signatures name.
 
-Models hand on what they find in tensors: names are bytes there, and numbers are numpy's, in arrays of one element.
+Models pass on what they find in tensors, where names are bytes and numbers are numpy's, in arrays of one element.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any, Sequence
 
 
 def text(rule: str, value: Any) -> str:
-    """*value* as a str: bytes are UTF-8. *rule* is what the error begins with."""
+    """*value* as a str: bytes are UTF-8. *rule* is the beginning of the error."""
     if type(value) is str:
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # a class of its own, such as numpy's, may print itself in another way
+        return str.__str__(value)  # a subclass, such as numpy's, may have another `__str__`
     if isinstance(value, (bytes, bytearray)):
         return value.decode()
     raise TypeError(f"{rule}, got {type(value).__name__}")
 
 
 def integer(name: str, value: Any, low: int, bits: int) -> int:
-    """*value* as an int of *bits* bits from *low* on; arrays of one number will do, floats and texts will not."""
+    """*value* as an int of *bits* bits from *low* on; accepts arrays of one number, but not floats and strings."""
     try:
         number = index(value)
     except TypeError:
@@ -32,7 +32,7 @@ def integer(name: str, value: Any, low: int, bits: int) -> int:
 
 
 def _converted(name: str, value: Any) -> int:
-    """*value*, which is no integer itself, as the int it can be made."""
+    """*value*, which has no `__index__`, converted to int."""
     if hasattr(value, "__int__") and not isinstance(value, float):
         try:
             # Numpy warns of `int(array)`, unless the array has no dimensions.
@@ -43,7 +43,7 @@ def _converted(name: str, value: Any) -> int:
 
 
 def sequence(name: str, value: Any) -> Sequence[Any]:
-    """*value* as a list or tuple; other sequences will do, numpy's arrays among them, texts and sets will not."""
+    """*value* as a list or tuple; accepts other sequences such as numpy's arrays, but not strings and sets."""
     if isinstance(value, (list, tuple)):
         return value
     no_list = isinstance(value, (str, bytes, bytearray, memoryview)) or hasattr(value, "keys")

@@ -1,6 +1,6 @@
-"""Numbers of datatypes as they travel in messages, and the size of what they number.
+"""Numbers of datatypes in messages, and the size of their elements.
 
-Apart from `tensor`, which `dlpack` must not import: tensors import `dlpack` where a model asks for it.
+A module of its own, because `dlpack` needs it and must not import `tensor`, which imports `dlpack`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Shape = Tuple[int, ...]
 
 
 def element_count(shape: Shape) -> int:
-    """How many elements a tensor of that shape has."""
+    """The number of elements of a tensor with that shape."""
     count = 1
     for size in shape:
         count *= size

@@ -1,4 +1,4 @@
-"""A model under a debugger, for `naiad run --debug`: pdb at the terminal, or debugpy waiting for an editor."""
+"""Runs a model under a debugger, for `naiad run --debug`: pdb at the terminal, or debugpy for an editor."""
 # ruff: noqa: T100 - debuggers are what this is for
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _stopping(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stop_in_next_frame() -> None:
-    """Have pdb stop at the first line of what this thread calls next."""
+    """Have pdb stop at the first line of the next function that this thread calls."""
     import pdb
 
     debugger = pdb.Pdb(nosigint=True)
@@ -80,7 +80,7 @@ def _stop_in_next_frame() -> None:
 
 
 def _look_at_failure() -> None:
-    """Show the model's exception in pdb, unless leaving pdb was what raised it."""
+    """Show the model's exception in pdb, unless it is from quitting pdb."""
     import bdb
     import pdb
 

@@ -1,8 +1,7 @@
-"""The door to the older tutorial dialect, `import triton_python_backend.api`: opened for models that use it alone.
+"""The API of older tutorials, `import triton_python_backend.api`, for the models that use it.
 
-Scripts of that kind answer with lists of tensors, and index `request.inputs` where the API of today calls it. What
-they need is put in place as their model is loaded; for all others `request.inputs()` stays a plain method, and
-`execute` is called as it is written.
+Such models return lists of tensors, and index `request.inputs` as an attribute. Both are made to work when a model that
+does so is loaded. For all other models `request.inputs()` stays a plain method and `execute` is called unchanged.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ PACKAGE = "triton_python_backend"
 API = PACKAGE + ".api"
 _IMPLEMENTATION = "naiad_stub.dialect_api"
 _USE_AS_LIST = re.compile(rb"\.inputs\b(?!\s*\()")
-"""The inputs of a request, or whatever else has the name, used and not called."""
+"""An attribute `inputs` that is used and not called."""
 
 
 class Inputs(List[Tensor]):
-    """The inputs of a request: a list, and as a call the same list."""
+    """The inputs of a request: a list that returns itself when it is called."""
 
     __slots__ = ()
 
     def __call__(self) -> Inputs:
-        """The list itself: what `request.inputs()` of today gives."""
+        """The list itself, as the result of `request.inputs()`."""
         return self
 
 
 class _Finder:
-    """Imports the dialect's two modules; asked last, so that a package of the name that a model brings goes first."""
+    """Finds the dialect's two modules; the last finder, so that a model may bring a package of that name."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002 - the signature of importlib's finders and loaders
         """The modules' specifications, None for all others."""
         if fullname not in (PACKAGE, API):
             return None
-        loader: Any = self  # not importlib.abc's: it is dear to import
+        loader: Any = self  # not importlib.abc's, which is expensive to import
         return ModuleSpec(fullname, loader, origin="naiad", is_package=fullname == PACKAGE)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:  # noqa: ARG002 - the signature of importlib's finders and loaders
@@ -60,8 +59,8 @@ class _Finder:
 _FINDER = _Finder()
 
 
-def open_for(model_file: str) -> None:
-    """Make the dialect importable, and look whether *model_file* indexes inputs without importing it."""
+def enable_for(model_file: str) -> None:
+    """Make the dialect importable, and `request.inputs` a list if *model_file* indexes it."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.append(_FINDER)
     with open(model_file, "rb") as file:
@@ -87,7 +86,7 @@ def adapt(model_class: type) -> type:
 
 
 def responses_of(returned: Any, requests: Sequence[InferenceRequest]) -> Any:
-    """What `execute` returned, lists of tensors turned into responses."""
+    """What `execute` returned, with lists of tensors converted to responses."""
     from naiad_stub.response import InferenceResponse
 
     if not isinstance(returned, list):

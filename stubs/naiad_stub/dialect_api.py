@@ -126,7 +126,7 @@ def _array(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def _numpy_type(dtype: Any) -> Any:
-    """The type of numpy that *dtype* means."""
+    """The numpy type of *dtype*."""
     if not isinstance(dtype, DataType):
         return dtype
     if dtype is DataType.BF16:
@@ -154,11 +154,11 @@ class Outputs(List[tensor.Tensor]):
 
     @property
     def outputs(self) -> Outputs:
-        """The list itself, for scripts that take it for a response."""
+        """The list itself, for scripts that expect a response."""
         return self
 
     def output_tensors(self) -> List[tensor.Tensor]:
-        """Likewise."""
+        """The list itself, for scripts that expect a response."""
         return self
 
 
@@ -194,7 +194,7 @@ def infer(
 
 
 def adapt(model_class: Any) -> Any:
-    """Have the class's `execute` answer with responses where it returns lists of tensors."""
+    """The class, whose `execute` returns responses in place of lists of tensors."""
     run = getattr(model_class, "execute", None)
     if run is None:
         return model_class

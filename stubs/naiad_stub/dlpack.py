@@ -1,10 +1,12 @@
-"""DLPack capsules by way of ctypes: memory shared with torch and others without a copy and without knowing them.
+"""DLPack capsules by ctypes: memory shared with torch and other libraries, without a copy and without importing them.
 
-Imported at the first use only, as ctypes is dear. The capsules are the legacy, unversioned ones every library reads.
+Imported at the first use only, since ctypes is expensive to import. The capsules are the unversioned ones, which every
+library reads.
 
 Who frees what: the capsule owns the managed tensor until a consumer renames it to "used_dltensor"; from then on the
-consumer calls its deleter. As a producer we let numpy lend the memory where it can, and else keep buffer, shape and
-managed tensor in `_exported` until then; as a consumer we call the deleter when the last view of the memory is gone.
+consumer calls its deleter. As a producer this module uses numpy's capsule where numpy can make one, and else keeps
+buffer, shape and managed tensor in `_exported` until then. As a consumer it calls the deleter when the last view of the
+memory is gone.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
 _capsule_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
 _exported: Dict[int, Tuple[Any, ...]] = {}
-"""What is lent to consumers, by address of the managed tensor."""
+"""What consumers borrow, by the address of the managed tensor."""
 
 
 def _forget(address: int, _pop: Any = _exported.pop) -> None:
@@ -137,7 +139,7 @@ def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer) -> Any:
 
 
 def _address_of(data: Buffer) -> Tuple[Optional[int], Any]:
-    """Where *data* lies, and what keeps it there."""
+    """The address of *data*, and an object that keeps it alive."""
     if not len(data):
         return None, None
     # numpy, because ctypes' from_buffer refuses read-only memory.
@@ -147,8 +149,8 @@ def _address_of(data: Buffer) -> Tuple[Optional[int], Any]:
     return array.ctypes.data, array
 
 
-class _Borrowed:
-    """A managed tensor of another library; giving it back is what its end is for."""
+class _BorrowedTensor:
+    """A managed tensor of another library; its finalizer calls the deleter."""
 
     __slots__ = ("_address", "_call", "_deleter")
 
@@ -205,11 +207,11 @@ def _from_capsule(capsule: Any) -> Tuple[int, Shape, memoryview]:
     start = (tensor.data or 0) + tensor.byte_offset
     # Renamed last: what is refused above still belongs to the capsule, which then frees it.
     _capsule_rename(capsule, _USED)
-    owner = _Borrowed(address, managed.deleter)
+    owner = _BorrowedTensor(address, managed.deleter)
     if not size:
         return code, shape, memoryview(b"")
     memory = (ctypes.c_ubyte * size).from_address(start)
-    memory.owner = owner  # type: ignore[attr-defined]  # views keep `memory`, and it keeps the owner
+    memory.owner = owner  # type: ignore[attr-defined]  # views refer to `memory`, and it refers to the owner
     return code, shape, memoryview(memory).cast("B")
 
 

@@ -1,4 +1,4 @@
-"""What a model raises and answers with when something goes wrong."""
+"""Errors that models raise, and errors that they respond with."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import enum
 from naiad_stub.arguments import text
 
 API_MODULE = "c_python_backend_utils"
-"""The module the classes of the API claim to be of, as in the reference: models print and pickle by it."""
+"""`__module__` of the API's classes, as in the reference: it shows where models print or pickle them."""
 
 
 class TritonModelException(Exception):  # noqa: N818 - the name is the API's
-    """What the API raises, and what a model may raise to fail a batch with its own words."""
+    """What the API raises, and what a model may raise to fail a batch with its own text."""
 
     __module__ = API_MODULE
 
 
 class NamedNumber(enum.IntEnum):
-    """A number that is printed by its name in every Python, as in the reference; IntEnum's own way changed in 3.11."""
+    """A number that is printed by its name, as in the reference, under every Python: IntEnum changed that in 3.11."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -40,7 +40,7 @@ class ErrorCode(NamedNumber):
 
 
 class TritonError:
-    """An error to answer one request with. Not an exception: it is handed to `InferenceResponse`."""
+    """The error of a response. Not an exception: it is an argument of `InferenceResponse`."""
 
     __slots__ = ("_code", "_message")
     __module__ = API_MODULE
@@ -62,7 +62,7 @@ class TritonError:
 
     @classmethod
     def _received(cls, message: str, code: int) -> TritonError:
-        """Made from what the server sent: an unknown number is not worth a second error."""
+        """An error that the server sent; an unknown code becomes UNKNOWN."""
         return cls(message, ErrorCode(code) if 0 <= code <= ErrorCode.CANCELLED else ErrorCode.UNKNOWN)
 
     def message(self) -> str:

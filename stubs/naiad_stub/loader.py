@@ -40,7 +40,7 @@ def load_model_class(model_file: str, version_dir: str, model_dir: str, utils_di
         sys.path += [version_dir, model_dir, utils_dir]
         name = os.path.basename(version_dir.rstrip(os.sep)) + "." + name
     api.prepare(utils_dir)
-    dialect.open_for(model_file)
+    dialect.enable_for(model_file)
     # With a list of names, `__import__` returns the module itself and not the package it is in.
     module: Any = __import__(name, fromlist=[CLASS_NAME])
     model_class: type = getattr(module, CLASS_NAME)

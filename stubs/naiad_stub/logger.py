@@ -1,4 +1,4 @@
-"""`pb_utils.Logger`: messages of a model that arrive in the server's log with the model's own file and line."""
+"""`pb_utils.Logger`: writes to the server's log, with the file and line of the model's code."""
 
 from __future__ import annotations
 

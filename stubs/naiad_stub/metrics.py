@@ -1,7 +1,7 @@
 """`pb_utils.MetricFamily` and `Metric`: a model's own metrics on the server's metrics page.
 
-A family keeps its metrics: they are on the page until the family's object is deleted, whether the model kept the
-metrics' objects or not. Rules and texts are the reference's (PB src/metric.cc, src/metric_family.cc; CORE
+A family keeps its metrics: they are on the page until the family's object is deleted, even if the model dropped the
+metrics' objects. Rules and texts are the reference's (PB src/metric.cc, src/metric_family.cc; CORE
 src/metric_family.cc); what needs no server is checked here.
 """
 
@@ -45,7 +45,7 @@ _ALLOWED = {
 
 
 class _FamilyState:
-    """What a family's metrics know of it."""
+    """What a family shares with its metrics."""
 
     __slots__ = ("family", "is_deleted", "kind", "store")
 
@@ -57,7 +57,7 @@ class _FamilyState:
 
 
 class Metric:
-    """One metric of a family; there is no constructor, as families make them."""
+    """One metric of a family, made by `MetricFamily.Metric`."""
 
     __slots__ = ("_family", "_handle")
     __module__ = API_MODULE
@@ -101,7 +101,7 @@ class Metric:
         self._family.store.observe(self._handle, number)
 
     def value(self) -> float:
-        """The value of a counter or gauge, with what other instances of models added to it."""
+        """The value of a counter or gauge, including what other instances added to it."""
         self._check(_VALUE)
         return self._family.store.value(self._handle)
 
@@ -142,11 +142,11 @@ class MetricFamily:
     def Metric(  # noqa: N802 - the API's name
         self, labels: Optional[Dict[str, str]] = None, buckets: Optional[List[float]] = None
     ) -> Metric:
-        """The metric of these labels; the same one wherever a model asks for these labels of this family.
+        """The metric of these labels; the same one each time the model asks for these labels of this family.
 
         Args:
             labels: Strings by their names.
-            buckets: A histogram's upper bounds, ascending; no other kind has any.
+            buckets: A histogram's upper bounds, ascending; other kinds have none.
         """
         named = self._labels(labels)
         bounds = self._buckets(buckets)
@@ -169,7 +169,7 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         import json
 
-        # There and back, as in the reference: 1 and None are names, too, if odd ones.
+        # Through JSON, as in the reference: 1 and None become names that way.
         named: Dict[str, str] = json.loads(json.dumps(labels))
         reserved = "le" if self._family.kind is MetricKind.HISTOGRAM else ""
         for name, value in named.items():
@@ -193,7 +193,7 @@ class MetricFamily:
         if not all(low < high for low, high in zip(bounds, bounds[1:])) or any(bound != bound for bound in bounds):  # noqa: PLR0124 - only NaN differs from itself
             self._fail("Bucket Boundaries must be strictly sorted")
         if bounds and bounds[-1] == float("inf"):
-            del bounds[-1]  # it is there anyway; twice the same line would spoil the page
+            del bounds[-1]  # every histogram has it; twice it would be a duplicate line on the page
         return bounds
 
     def _fail(self, message: str) -> NoReturn:
@@ -202,7 +202,7 @@ class MetricFamily:
 
 
 def _number(function: str, value: Any) -> float:
-    """*value* as float: whatever is a number, and no text that looks like one."""
+    """*value* as float; accepts any number, but not a string."""
     if type(value) is float:
         return value
     if isinstance(value, (str, bytes, bytearray)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):

@@ -7,7 +7,7 @@ from typing import Any
 from naiad_stub.exceptions import TritonModelException
 
 EMPTY = "{}"
-"""What models read where there are none; inside and between processes that is an empty string, which costs nothing."""
+"""What models read if there are none; the stub and the messages have an empty string for it, which costs nothing."""
 
 
 def parameters_json(parameters: Any) -> str:

@@ -23,7 +23,7 @@ class MemoryType(NamedNumber):
 
 
 class PreferredMemory:
-    """Where the outputs of a call should land. There is only CPU memory here, so it is taken and has no effect."""
+    """Where the outputs of a call should be. Accepted without effect: there is only CPU memory."""
 
     __slots__ = ("_device", "_kind")
     __module__ = API_MODULE
@@ -37,7 +37,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace a request belongs to; handed on to calls, so that theirs become its children."""
+    """The trace of a request. Given to the requests of calls, whose traces become its children."""
 
     __slots__ = ("_context", "_key")
     __module__ = API_MODULE
@@ -75,9 +75,9 @@ class InferenceRequest:
     """One request: its tensors, ids, flags and parameters.
 
     Attributes:
-        _handle: The process loop's own object for a received request, None for one the model made.
+        _handle: The stub's record of a received request (`naiad_stub.exchange.Ticket`); None if the model made it.
         _parameters: JSON text, empty where there are none.
-        _release_flags: What the model wants done with the request after `execute`.
+        _release_flags: Whether the request is released or scheduled again after `execute`.
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class InferenceRequest:
         self._set_required(inputs, requested_output_names, model_name)
 
     def _set_optional(self, preferred_memory: Any, trace: Any) -> None:
-        """Check and keep what may be left out, but not be None."""
+        """Check and set the arguments that may be missing but not None."""
         self._preferred_memory = None if preferred_memory is _MISSING else preferred_memory
         self._trace = None if trace is _MISSING else trace
         if preferred_memory is not _MISSING and not isinstance(preferred_memory, PreferredMemory):
@@ -146,7 +146,7 @@ class InferenceRequest:
             raise TypeError(f"trace must be an InferenceTrace, got {type(trace).__name__}")
 
     def _set_required(self, inputs: Any, requested_output_names: Any, model_name: Any) -> None:
-        """Check and keep what has to be there."""
+        """Check and set the required arguments."""
         arguments = (("inputs", inputs), ("requested_output_names", requested_output_names), ("model_name", model_name))
         missing = [name for name, value in arguments if value is _MISSING]
         if missing:
@@ -223,25 +223,25 @@ class InferenceRequest:
         return self._parameters or EMPTY
 
     def requested_output_names(self) -> Set[str]:
-        """The outputs to answer with: all of the model's if the client named none."""
+        """The requested outputs: all of the model's if the client named none."""
         return set(self._outputs)
 
     def trace(self) -> InferenceTrace:
-        """The trace of the request, to be given to the requests it leads to."""
+        """The trace of the request, for the requests of calls that it leads to."""
         if self._trace is None:
             self._trace = InferenceTrace()
         return self._trace
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given up on the request."""
+        """Whether the client cancelled the request or disconnected."""
         return self._handle is not None and runtime.current().senders.is_cancelled(self._handle)
 
     def get_response_sender(self) -> Any:
-        """The object that answers this request any number of times."""
+        """The object that sends any number of responses to this request."""
         return runtime.current().senders.sender_of(self)
 
     def set_release_flags(self, flags: int, /) -> None:
-        """Say what becomes of the request after `execute`: released, or scheduled again."""
+        """Have the request released or scheduled again after `execute`."""
         flags = integer("flags", flags, 0, 32)
         if flags not in (_RELEASE_ALL, _RELEASE_RESCHEDULE):
             raise TritonModelException(

@@ -1,4 +1,4 @@
-"""Responses: those a model returns, and those its calls to other models come back with."""
+"""Responses: those that a model returns, and the results of its calls to other models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class InferenceResponse:
     """Output tensors and parameters, or an error.
 
     Attributes:
-        _parameters: JSON text, empty where there are none; None in a final mark that a call came back with.
+        _parameters: JSON text, empty if there are none; None if this is the final mark of a call.
     """
 
     __slots__ = ("_error", "_outputs", "_parameters")
@@ -46,11 +46,11 @@ class InferenceResponse:
         return self
 
     def output_tensors(self) -> List[Tensor]:
-        """The outputs; ignored by the server where there is an error."""
+        """The outputs; the server ignores them if there is an error."""
         return self._outputs
 
     def has_error(self) -> bool:
-        """Whether this answers with an error."""
+        """Whether there is an error."""
         return self._error is not None
 
     def error(self) -> Optional[TritonError]:
@@ -58,5 +58,5 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The response's parameters as JSON text; an empty text where this is only the end of a stream."""
+        """The response's parameters as JSON text; an empty text if this is only the end of a stream."""
         return "" if self._parameters is None else self._parameters or EMPTY

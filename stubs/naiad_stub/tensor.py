@@ -1,8 +1,8 @@
-"""Tensors as models see them, and their bytes as they lie in shared memory.
+"""Tensors as models see them, and their bytes in shared memory.
 
-A received tensor is a view of the segment until it is read: numpy arrays and strings are made at the first
-`as_numpy`, because many models read only some of their inputs. A tensor to be sent is an array that is copied once, by
-the process loop, from what `_payload` names.
+A received tensor is a view of the segment. Its numpy array or strings are made by the first `as_numpy`, because many
+models read only some of their inputs. A tensor to be sent is an array; the stub copies it once, from the bytes that
+`_payload` returns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONG = 1 << 32
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
     """The elements of an array of objects or of fixed-size bytes in C order, each as `<u32 length><bytes>`."""
-    if array.size == 1:  # as models of language send with each token
+    if array.size == 1:  # language models send one with each token
         item = array.item()
         if type(item) is bytes and len(item) < _LONG:
             return _LENGTH.pack(len(item)) + item
@@ -49,7 +49,7 @@ def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def decode_strings(data: Buffer, count: int) -> List[bytes]:
-    """The *count* elements in *data*; raises where lengths and bytes do not agree."""
+    """The *count* elements in *data*; raises if lengths and bytes do not agree."""
     # One copy of everything first: slices of bytes cost half of slices of a memoryview.
     raw = bytes(data)
     end = len(raw)
@@ -62,7 +62,7 @@ def decode_strings(data: Buffer, count: int) -> List[bytes]:
             stop = start + unpack(raw, stop)[0]
             strings.append(raw[start:stop])
     except struct.error:
-        # Caught by the check below as well, but a length may lie beyond the end at once.
+        # The data ends in the middle of a length.
         stop = end + 1
     if stop != end:
         problem = "ends early" if stop > end else f"has {end - stop} bytes too many"
@@ -71,7 +71,7 @@ def decode_strings(data: Buffer, count: int) -> List[bytes]:
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
-    """What numpy makes of lists, scalars and objects with `__array__`; nothing that it merely wraps."""
+    """The array of a list, a scalar or an object with `__array__`; TypeError for any other object."""
     array: np.ndarray[Any, Any] = np.asarray(value)
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
         raise TypeError(f"Tensor takes a numpy array, got {type(value).__name__}")
@@ -79,7 +79,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _convertible(array: np.ndarray[Any, Any]) -> Tuple[int, np.ndarray[Any, Any]]:
-    """The datatype of an array whose dtype is not in the table as it stands, and the array to send for it."""
+    """The datatype of an array whose dtype is not in the table, and the array to send for it."""
     dtype = array.dtype
     if dtype.kind == "S":
         return BYTES, array
@@ -95,8 +95,8 @@ class Tensor:
     """A named array going into or coming out of a model.
 
     Attributes:
-        _view: Raw little-endian bytes, where they are known; for BYTES the serialised form.
-        _array: The numpy array, once somebody had a use for it.
+        _view: Raw little-endian bytes, if there are any yet; for BYTES the serialised form.
+        _array: The numpy array, once it was asked for.
         _block: The block of the output segment that `allocate` put it in; None for any other tensor.
     """
 
@@ -124,16 +124,16 @@ class Tensor:
         self._code = code
         self._shape = array.shape
         self._array = array
-        # Strings are serialised now, so that a model may reuse its array of objects for the next response.
+        # Strings are serialised now, so that the model may reuse its array of objects for the next response.
         self._view = encode_strings(array) if code == BYTES else None
         self._block = None
 
     @staticmethod
     def allocate(name: str, shape: Sequence[int], dtype: Any, /) -> Tensor:
-        """A tensor whose `as_numpy` is to be written to, in the memory it will be sent from: no copy is made.
+        """A tensor whose `as_numpy` is to be written to, in the memory that it is sent from: no copy is made.
 
-        Its elements are at first whatever was there, as `numpy.empty` has it. The first message that holds the tensor
-        takes that memory along; sent again, it is copied. Not part of the reference's API.
+        Its elements are uninitialised, like those of `numpy.empty`. The first response with the tensor uses that
+        memory; if it is sent again, it is copied. Not part of the reference's API.
 
         Args:
             name: The name in the model's configuration.
@@ -157,7 +157,7 @@ class Tensor:
 
     @classmethod
     def _received(cls, name: str, code: int, shape: Shape, view: Buffer) -> Tensor:
-        """A tensor over raw bytes that somebody else has checked against *code* and *shape*."""
+        """A tensor over raw bytes that the caller has checked against *code* and *shape*."""
         self = cls.__new__(cls)
         self._name = name
         self._code = code
@@ -168,7 +168,7 @@ class Tensor:
         return self
 
     def _payload(self) -> Tuple[int, Shape, Buffer, int]:
-        """Datatype, shape, the bytes to send as one flat buffer, and how many they are."""
+        """Datatype, shape, the bytes to send as one flat buffer, and their number."""
         view = self._view
         if view is None:
             array = self._array
@@ -194,7 +194,7 @@ class Tensor:
         return self._code
 
     def is_cpu(self) -> bool:
-        """Whether the bytes are in the memory of the CPU, which here they always are."""
+        """True: the bytes are always in the memory of the CPU."""
         return True
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
@@ -237,7 +237,7 @@ class Tensor:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """What `from_dlpack` of other libraries calls. *stream* and *max_version* change nothing on a CPU."""
+        """A capsule for `from_dlpack` of other libraries. *stream* and *max_version* have no effect on a CPU."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(
                 f"Tensor {self._name!r} is in CPU memory and is not moved to DLPack device {dl_device!r}."

@@ -1,7 +1,7 @@
-"""The guest's own code at work inside the test: what may be returned and sent, and what is said when it may not.
+"""Runs a model's `execute` with the guest's own code, so that its checks and texts are those of a server.
 
-`naiad_stub.execution` and `naiad_stub.sender` run here as they do in a guest. In place of the socket there is a
-channel that hands their messages to the run of the request, and in place of the segment the response itself.
+`naiad_stub.execution` and `naiad_stub.sender` run here as in a guest. In place of the socket there is a channel that
+passes their messages to the run of the request, and in place of the segment there are the responses themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FRAME_HEAD = wire.FRAME.size
 
 
 class AnyName:
-    """The requested outputs of a model whose outputs are not known: whatever it answers with."""
+    """The requested outputs of a model whose outputs are not configured: it contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -43,13 +43,13 @@ class AnyName:
 
 
 class RequestRun:
-    """One request and what came back so far.
+    """One request and its responses so far.
 
     Attributes:
         request: The request.
-        make: Makes the request that the model sees; anew each time the model wants it again.
-        responses: The responses; a mark alone that ends them is none.
-        wants_again: Whether the model wants to be given the request again.
+        make: Makes the request that the model sees; called again if it is scheduled again.
+        responses: The responses, without the final mark.
+        is_rescheduled: Whether the model asked for the request to be scheduled again.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class RequestRun:
         self.make = make
         self.requested = requested
         self.responses: list[Response] = []
-        self.wants_again = False
+        self.is_rescheduled = False
         self._is_final = False
         self._changed = threading.Condition()
 
     def take(self, response: Response | None, *, final: bool) -> None:
-        """Note a response, or None for a mark alone."""
+        """Record a response, or None for a mark alone."""
         with self._changed:
             if response is not None and self._kept is not None:
                 response = self._kept.take(response)
@@ -98,7 +98,7 @@ class RequestRun:
 
 
 class GuestBatch(Batch):
-    """A batch that knows whose it is.
+    """A batch with the guest that it belongs to.
 
     Attributes:
         guest: The model's guest.
@@ -121,7 +121,7 @@ class Guest:
         instance_name: For errors.
         model_file: Likewise.
         decoupled: Whether a request may have any number of responses.
-        log: Called with level and message of what the guest logs itself.
+        log: Called with level and message of what the stub logs.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class Guest:
         self._execution.causes = self._causes
 
     def run(self, runs: Sequence[RequestRun]) -> None:
-        """Give `execute` the requests, again as long as it wants them again."""
+        """Call `execute` with the requests, again with those that are scheduled again."""
         waiting = list(runs)
         while waiting:
             self._run_once(waiting)
-            waiting = [run for run in waiting if run.wants_again]
+            waiting = [run for run in waiting if run.is_rescheduled]
 
     def close(self) -> None:
         """End the event loop of coroutines, if there is one."""
@@ -179,7 +179,7 @@ class Guest:
         keyed = {next(self._keys): run for run in runs}
         batch = GuestBatch(next(self._batches), self, keyed)
         for key, run in keyed.items():
-            run.wants_again = False
+            run.is_rescheduled = False
             ticket = Ticket(key, run.requested, batch)
             batch.tickets.append(ticket)
             batch.requests.append(run.make(ticket))
@@ -192,7 +192,7 @@ class Guest:
                 done.result()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of this model's coroutines, on a thread of its own: a notebook's own loop is busy with the cell."""
+        """The loop of this model's coroutines, on a thread of its own: a notebook's loop is busy running the cell."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
@@ -202,7 +202,7 @@ class Guest:
         return self._loop
 
     def _deliver(self, payload: bytes) -> None:
-        """Take a RESPONSES message apart."""
+        """Decode a RESPONSES message."""
         _, count, *_ = wire.RESPONSES_HEAD.unpack_from(payload)
         position = wire.RESPONSES_HEAD.size
         for _ in range(count):
@@ -218,7 +218,7 @@ class Guest:
     def _take(self, run: RequestRun, flags: int, code: int, text: bytes) -> None:
         final = bool(flags & wire.FINAL)
         if flags & wire.RESCHEDULE:
-            run.wants_again = True
+            run.is_rescheduled = True
         elif flags & wire.EMPTY:
             run.take(None, final=final)
         elif flags & wire.ERROR:
@@ -230,7 +230,7 @@ class Guest:
 
 
 class _Channel:
-    """The guest's end of a socket that is not there.
+    """Replaces the guest's end of the socket.
 
     Attributes:
         is_gone: Whether the host has ended, which is the test itself.
@@ -245,7 +245,7 @@ class _Channel:
         """Do nothing: no message arrives on its own."""
 
     def send(self, data: bytes) -> None:
-        """Hand RESPONSES to whoever waits for them."""
+        """Pass RESPONSES to the runs of their requests."""
         _, kind, _ = wire.FRAME.unpack_from(data)
         if kind == wire.Kind.RESPONSES:
             self._deliver(data[_FRAME_HEAD:])
@@ -259,11 +259,11 @@ class _Channel:
         """Do nothing: no message arrives on its own."""
 
     def finish(self, waiter: Any) -> None:
-        """Nobody waits."""
+        """Do nothing: no thread waits."""
 
 
 class _Writer:
-    """Keeps responses under tokens that travel in their place."""
+    """Keeps responses by tokens, which are in the messages in place of them."""
 
     def __init__(self, responses: dict[bytes, Response]) -> None:
         self._responses = responses
@@ -280,7 +280,7 @@ class _Writer:
 
 
 class _TestSenders(HostSenders):
-    """Response senders whose client is the test: it reads at once, and cancels as the request says."""
+    """Response senders whose client is the test: it reads at once, and cancels if `Request.is_cancelled` says so."""
 
     def is_cancelled(self, handle: Ticket) -> bool:
         """Whether the test has cancelled the request."""
@@ -290,18 +290,18 @@ class _TestSenders(HostSenders):
         return state() if callable(state) else state
 
     def credit(self, key: int) -> None:
-        """Say that a response has been read."""
+        """Report a response as read."""
         self._on_credit(Credit(key, 1))
 
 
 class _Execution(Execution):
-    """Remembers the exceptions behind errors, for the test to show."""
+    """Keeps the exceptions behind errors, for the test to show."""
 
     causes: dict[str, BaseException]
 
     def _describe(self, error: BaseException) -> str:
         if not isinstance(error, (Exception, SystemExit, asyncio.CancelledError)):
-            raise error  # an interrupt, or pytest's own: it is meant for the test's runner
+            raise error  # an interrupt, or pytest's own exception: for the test runner
         message = super()._describe(error)
         self.causes[message] = error
         return message
@@ -326,7 +326,7 @@ class BatchSenders(ResponseSenders):
 def received_request(
     request: Request, tensors: list[Tensor], requested: Any, parameters: str, kept: RequestState | None = None
 ) -> Any:
-    """What makes the request that the model sees, from a ticket; with the states as they are by then."""
+    """A function that makes the request that the model sees from a ticket, with the states of that moment."""
 
     def make(ticket: Ticket) -> InferenceRequest:
         return InferenceRequest._received(  # noqa: SLF001 - made for this

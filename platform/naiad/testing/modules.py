@@ -1,4 +1,4 @@
-"""The modules of models, several of which live in one process here: each `1/model.py` is module `1.model`.
+"""The modules of models under test, several of which are open in one process: each `1/model.py` is module `1.model`.
 
 A server gives each model a process. Here the modules of one model at a time are in `sys.modules`, and its folders at
 the end of `sys.path`; entering another model swaps them.
@@ -49,7 +49,7 @@ class ModelModules:
 
     @contextmanager
     def _alone(self, model_file: Path, *, shared: bool) -> Iterator[None]:
-        """Let the file of a shared backend be the module of its name, whatever of that name this process knows."""
+        """Make the file of a shared backend importable by its name, even if another module has that name."""
         if not shared:
             yield
             return
@@ -64,7 +64,7 @@ class ModelModules:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have this model's modules in place; what another model called from here leaves behind is set right again."""
+        """Have this model's modules in `sys.modules`; afterwards those of the model that was entered before."""
         before = ModelModules._entered
         self.enter()
         try:
@@ -83,7 +83,7 @@ class ModelModules:
             self._modules.clear()
 
     def enter(self) -> None:
-        """Put this model's modules in the place of another's."""
+        """Replace another model's modules by this model's."""
         with self._lock:
             entered = ModelModules._entered
             if entered is not self:
@@ -94,7 +94,7 @@ class ModelModules:
                 ModelModules._entered = self
 
     def leave(self) -> None:
-        """Take this model's modules out and remember them."""
+        """Remove this model's modules from `sys.modules`, and keep them."""
         self._modules = {name: module for name, module in sys.modules.items() if self._is_mine(name, module)}
         for name in self._modules:
             del sys.modules[name]
@@ -110,7 +110,7 @@ class ModelModules:
             return False
         try:
             places = [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
-        except (AttributeError, KeyError):  # neither, or a namespace whose parent is gone
+        except (AttributeError, KeyError):  # neither, or a namespace without its parent
             return False
         return any(
             str(place).startswith(f"{folder}/") or place == folder for place in places for folder in self._folders
@@ -124,7 +124,7 @@ def utils_dir() -> str:
 
 @contextmanager
 def _without_bytecode() -> Iterator[None]:
-    """Leave no `__pycache__` in model repositories; a server does not either."""
+    """Write no `__pycache__` into model repositories, like a server."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield

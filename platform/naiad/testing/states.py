@@ -1,7 +1,7 @@
-"""Implicit state (`sequence_batching.state`) of a model under test: kept here between the requests of a sequence.
+"""Implicit state (`sequence_batching.state`) of a model under test, kept between the requests of a sequence.
 
-What the tensors begin with, what is kept of a response and what of it a client sees are the server's own code or its
-rules; so is who may begin: with states, a request needs a correlation id, and the first of a sequence START.
+Initial values, what is kept of a response and what the client sees of it follow the server's code and rules. So does
+the start of a sequence: a request needs a correlation id, and the first one START.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SequenceStates:
 
 
 class RequestState:
-    """What is kept for one request."""
+    """The state of one request's sequence."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RequestState:
         ]
 
     def take(self, response: Response) -> Response | None:
-        """Keep the states of a response; what of it the client gets, None if a decoupled model sent nothing else."""
+        """Keep the states of a response; what the client gets of it; None if a decoupled model sent nothing else."""
         found = {name: tensor for name, tensor in response.tensors.items() if name in self._outputs}
         self._state.update(_output(name, tensor) for name, tensor in found.items())
         requested = self._request.requested_outputs

@@ -1,4 +1,4 @@
-"""What tests give to a model and get from it: requests, responses, calls to other models, lines of the log."""
+"""The values that tests pass to a model and get from it: requests, responses, calls to other models, log records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Request:
         parameters: Parameters of the request.
         requested_outputs: Names of the outputs to answer with; all of them if empty.
         timeout: Microseconds.
-        is_cancelled: Whether the client has given up, or a function that says so each time the model asks.
+        is_cancelled: Whether the client has cancelled; or a function, called each time the model asks.
     """
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Response(Mapping[str, Array]):
     Attributes:
         tensors: The outputs as tensors, which BF16 outputs need: numpy has no such type.
         parameters: Parameters of the response.
-        error: What the client would be told, None if all went well.
-        is_empty: Whether it is only the mark that no more follow.
+        error: The error that the client would get, None if there is none.
+        is_empty: Whether it is only the final mark.
     """
 
     __slots__ = ("error", "is_empty", "parameters", "tensors")
