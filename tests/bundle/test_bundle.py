@@ -128,7 +128,7 @@ def test_the_unpacked_bundle_serves_with_nothing_of_the_machine_it_was_made_on(m
 
     assert not (tmp_path / "home").exists()
     checked = naiad("bundle", f"--verify={place / 'shop'}")
-    assert (checked.returncode, checked.stdout) == (0, f"{place / 'shop'}: as it was made\n")
+    assert (checked.returncode, checked.stdout) == (0, f"{place / 'shop'}: all files are unchanged\n")
     (place / "shop" / "models" / "plain" / "1" / "model.py").write_text("changed")
     checked = naiad("bundle", f"--verify={place / 'shop'}")
     assert checked.returncode == 1
@@ -323,9 +323,9 @@ def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(m
     [
         ((), "no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both"),
         (("--output=there.tar.gz",), "there.tar.gz: it exists; choose another name, or add --force"),
-        (("--output=x.tar.gz", "--platform=plan9-vax"), "--platform=plan9-vax: a bundle holds"),
-        (("--output=x.tar.gz", "--with=no-such-package"), "package 'no-such-package' is not installed"),
-        (("--oci=x", "--base=nowhere"), "--base=nowhere is no OCI image layout"),
+        (("--output=x.tar.gz", "--platform=plan9-vax"), "cannot make a bundle for --platform=plan9-vax"),
+        (("--output=x.tar.gz", "--with=no-such-package"), "cannot copy package 'no-such-package': it is not installed"),
+        (("--oci=x", "--base=nowhere"), "cannot build on --base=nowhere: it is not a usable OCI image layout"),
         (("--output=x.tar.gz", "--glibc=2.1"), "--glibc=2.1: python needs 2."),
     ],
 )

@@ -81,7 +81,7 @@ CODES = {
     "initialize_without_arguments": code(
         "arguments", "initialize(self, args)", CODE + "\n    def initialize(self):\n        pass\n", ":9"
     ),
-    "execute_yields": code("generator", "yields", CODE.replace("return", "yield"), ":6"),
+    "execute_yields": code("generator", "contains yield", CODE.replace("return", "yield"), ":6"),
     "misspelt_import": missing("import nunpy", "imports nunpy, which is not in the host's interpreter"),
     "missing_package": missing("from no_such_package.parts import part", "imports no_such_package.parts"),
     "missing_module_beside": missing("from .helper import help", "imports .helper, which is not at "),
