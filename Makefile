@@ -27,8 +27,8 @@ demo-llm: $(VENV)/.ready-demo  ## Language models, asked by OpenAI's client, in 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
-quick: $(VENV)/.ready-dev  ## The tests that take seconds
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+quick: $(VENV)/.ready-dev  ## The tests that start no server process, and a few that do
+	$(BIN)/python -m pytest $(PARALLEL) -m "smoke or not (slow or server)"
 
 check: $(VENV)/.ready-dev  ## Linter, formatter and types
 	$(BIN)/ruff check .

@@ -1,13 +1,15 @@
-"""What holds for all tests: how patient Hypothesis is, and which files of tests begin first."""
+"""Rules for all tests: Hypothesis's patience, the garbage collector, which tests start servers, which files run first."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
 from naiad.environments.store.placement import spread
+from support.server import ServerProcess
 
 # Files of tests run side by side, on machines that may have other work, too: how long an example takes says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,6 +40,31 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that start a server process as `server`: those whose module or fixtures know `ServerProcess`."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("smoke") is not None:
+        return
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    used = [vars(item.module), *(fixture.func.__globals__ for named in fixtures for fixture in named)]
+    used = [namespace for namespace in used if namespace is not globals()]
+    if any(_knows_servers(namespace) for namespace in used):
+        item.add_marker(pytest.mark.server)
+
+
+_known: dict[int, bool] = {}
+
+
+def _knows_servers(namespace: Mapping[str, object]) -> bool:
+    key = id(namespace)
+    if key not in _known:
+        _known[key] = any(
+            value is ServerProcess or getattr(value, "__globals__", {}).get("ServerProcess") is ServerProcess
+            for value in namespace.values()
+        )
+    return _known[key]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,8 @@ import tritonclient.http
 import tritonclient.http.aio
 from support.server import ServerProcess
 
+pytestmark = pytest.mark.smoke
+
 BACKEND = """
 import os
 import numpy as np
