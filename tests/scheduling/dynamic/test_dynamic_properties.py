@@ -69,7 +69,7 @@ class Batching(Clocked):
                 self.gone.append(action.item)
                 if action.error.message == "Request timeout expired":
                     assert self.deadline(action.item) <= self.now
-                    assert not self.policies[self.level(action.item)].delays
+                    assert not self.policies[self.level(action.item)].delays_expired
                 self.waiting.pop(action.item, None)
         assert self.scheduler.wake(self.now) == [], "a decision was missed"
 
@@ -200,7 +200,7 @@ class Batching(Clocked):
         if hasattr(self, "held"):
             for request in self.waiting:
                 deadline = self.deadline(request)
-                delays = self.policies[self.level(request)].delays
+                delays = self.policies[self.level(request)].delays_expired
                 assert deadline is None or delays or deadline > self.now
                 assert deadline is None or delays or self.scheduler.next_wakeup() <= deadline
 
