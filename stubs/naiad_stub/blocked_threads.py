@@ -26,7 +26,7 @@ def are_all_blocked(waiting: Container[int]) -> bool:
     Args:
         waiting: Ids of the threads that wait for the result of a call.
     """
-    frames = sys._current_frames()  # noqa: SLF001 - documented, and the only way to see other threads
+    frames = sys._current_frames()
     return all(thread in waiting or _is_blocked(frame) for thread, frame in frames.items())
 
 

@@ -167,7 +167,7 @@ class OutputBlocks:
         A tensor that was sent before is copied: the host may release the block for the first message while the second
         one is on its way.
         """
-        offset, tensor._block = tensor._block, None  # noqa: SLF001 - the guest's half of Tensor
+        offset, tensor._block = tensor._block, None
         if offset is None:
             return -1
         with self._lock:

@@ -92,7 +92,7 @@ class HostCalls(ModelCalls):
         """Run *request* on its model and wait for the response; an iterator over responses if *decoupled*."""
         call = self._start(request, wire.CALL_BLOCKING, decoupled=decoupled)
         if decoupled:
-            return ResponseIterator._of(self, call)  # noqa: SLF001 - the guest's half of the class
+            return ResponseIterator._of(self, call)
         try:
             self.wait(call)
         except BaseException:  # raised by a signal handler of the model: the result has no reader
@@ -100,7 +100,7 @@ class HostCalls(ModelCalls):
             raise
         return self.next_result(call)[0]
 
-    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001 - likewise
+    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001 - the signature of Triton
         """The same as an awaitable; needs a running event loop, which takes part in reading the channel."""
         import asyncio  # the caller has imported it already
 
@@ -110,9 +110,7 @@ class HostCalls(ModelCalls):
 
         def on_arrival() -> None:
             if not future.done():
-                future.set_result(
-                    ResponseIterator._of(self, call) if decoupled else self.next_result(call)[0]  # noqa: SLF001 - likewise
-                )
+                future.set_result(ResponseIterator._of(self, call) if decoupled else self.next_result(call)[0])
 
         def on_done(future: asyncio.Future[Any]) -> None:
             self._channel.unwatch(loop)
@@ -193,14 +191,14 @@ class HostCalls(ModelCalls):
         """Send CALL. *waiting* is the flag for a caller that waits on the main thread."""
         if not self.is_open:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if request._handle is not None:  # noqa: SLF001 - the guest's half of the class
+        if request._handle is not None:
             raise TritonModelException("Only requests that the model made itself can be run on other models.")
         call = PendingCall(next(self._numbers))
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if threading.get_ident() == self._main:
             flags |= waiting
         texts = CallTexts(request)
-        written = self._tensors.write(request._inputs)  # noqa: SLF001 - likewise
+        written = self._tensors.write(request._inputs)
         self._calls[call.number] = call
         try:
             self._channel.send(pack_call(request, texts, call.number, flags, written))
@@ -251,12 +249,12 @@ class HostCalls(ModelCalls):
         middle = start + text_size
         text = str(payload[start:middle], "utf-8", "replace") if text_size else ""
         if flags & wire.ERROR:
-            return InferenceResponse._received([], TritonError._received(text, code), ""), 0  # noqa: SLF001 - likewise
+            return InferenceResponse._received([], TritonError._received(text, code), ""), 0
         if flags & wire.EMPTY:
-            return InferenceResponse._received([], None, None), 0  # noqa: SLF001 - likewise
+            return InferenceResponse._received([], None, None), 0
         end = middle + layout_size
         tensors, size = self._tensors_of(payload[middle:end], block, payload[end:])
-        return InferenceResponse._received(tensors, None, text), size  # noqa: SLF001 - likewise
+        return InferenceResponse._received(tensors, None, text), size
 
     def _tensors_of(self, data: bytes, block: int, inline: bytes) -> Tuple[List[Tensor], int]:
         """The tensors of a layout in *block*, or in *inline* where there is no block; and their bytes together."""
@@ -274,7 +272,7 @@ class HostCalls(ModelCalls):
             borrowed = BorrowedBlock(self._inputs)
             view = borrowed.view[block : block + size]
         tensors = [
-            Tensor._received(name, code, shape, view[offset : offset + length])  # noqa: SLF001 - likewise
+            Tensor._received(name, code, shape, view[offset : offset + length])
             for _, name, code, shape, offset, length in places
         ]
         if borrowed is not None:
@@ -289,33 +287,33 @@ class CallTexts:
     __slots__ = ("correlation", "correlation_size", "correlation_text", "model", "outputs", "parameters", "request_id")
 
     def __init__(self, request: InferenceRequest) -> None:
-        self.request_id = request._id.encode()  # noqa: SLF001 - the guest's half of the class
-        self.correlation: Union[int, str] = request._correlation  # noqa: SLF001 - likewise
+        self.request_id = request._id.encode()
+        self.correlation: Union[int, str] = request._correlation
         self.correlation_text, self.correlation_size = b"", wire.NO_STRING
         if isinstance(self.correlation, str):
             self.correlation_text = self.correlation.encode()
             self.correlation, self.correlation_size = 0, len(self.correlation_text)
         if max(len(self.request_id), len(self.correlation_text)) > wire.MAX_ID_BYTES:
             raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
-        self.parameters = request._parameters.encode()  # noqa: SLF001 - likewise
-        self.model = request._model_name.encode()  # noqa: SLF001 - likewise
-        self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()  # noqa: SLF001 - likewise
+        self.parameters = request._parameters.encode()
+        self.model = request._model_name.encode()
+        self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()
 
 
 def pack_call(request: InferenceRequest, texts: CallTexts, number: int, flags: int, written: Written) -> bytes:
     """The CALL frame of *request*, whose tensors `TensorWriter.write` has written."""
     own, blocks, data, inline, _ = written
-    given = request._trace  # noqa: SLF001 - likewise
+    given = request._trace
     trace = b""
-    if given is not None and given._key is not None:  # noqa: SLF001 - likewise
+    if given is not None and given._key is not None:
         flags |= wire.CALL_TRACED
-        trace = wire.CALL_TRACE.pack(given._key)  # noqa: SLF001 - likewise
+        trace = wire.CALL_TRACE.pack(given._key)
     head = wire.CALL_HEAD.pack(
         number,
         texts.correlation,
-        request._timeout,  # noqa: SLF001 - likewise
-        request._flags,  # noqa: SLF001 - likewise
-        request._model_version,  # noqa: SLF001 - likewise
+        request._timeout,
+        request._flags,
+        request._model_version,
         flags,
         own,
         len(blocks) >> 3,

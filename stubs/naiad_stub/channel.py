@@ -47,7 +47,7 @@ M = TypeVar("M", bound=ToAnyThread)
 def running_loop() -> Optional[asyncio.AbstractEventLoop]:
     """The event loop that runs on this thread, None if none does."""
     module = sys.modules.get("asyncio")
-    loop: Optional[asyncio.AbstractEventLoop] = None if module is None else module._get_running_loop()  # noqa: SLF001 - the public one raises
+    loop: Optional[asyncio.AbstractEventLoop] = None if module is None else module._get_running_loop()
     return loop
 
 
@@ -263,7 +263,7 @@ class Channel:
                 raise HostGoneError
             if waiter.is_done:
                 return
-            waiter._wake = wake = threading.Lock()  # noqa: SLF001 - one class with this one
+            waiter._wake = wake = threading.Lock()
             wake.acquire()
             self._followers[waiter] = None
         if waiter is self._receiver and self._frames:  # queued before the leader could see this follower
@@ -287,8 +287,8 @@ class Channel:
                 return
 
     def _wake(self, waiter: Waiter) -> None:
-        if self._followers.pop(waiter, waiter) is None and waiter._wake is not None:  # noqa: SLF001 - likewise
-            waiter._wake.release()  # noqa: SLF001 - likewise
+        if self._followers.pop(waiter, waiter) is None and waiter._wake is not None:
+            waiter._wake.release()
 
     def _read(self, *, waits: bool) -> bool:
         """Handle what has arrived; False if nothing has and *waits* is false."""

@@ -76,7 +76,7 @@ def make_inputs_a_list() -> None:
 
 def _inputs(request: InferenceRequest) -> Inputs:
     """The input tensors; those that are optional and were not sent are absent."""
-    return Inputs(request._inputs)  # noqa: SLF001 - its own property
+    return Inputs(request._inputs)
 
 
 def adapt(model_class: type) -> type:

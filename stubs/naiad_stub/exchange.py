@@ -163,15 +163,15 @@ class BatchReader:
         data = payload[position:end]
         tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
         inputs = [
-            Tensor._received(name, code, shape, segment[base + start : base + stop])  # noqa: SLF001 - the guest's half of the class
+            Tensor._received(name, code, shape, segment[base + start : base + stop])
             for name, code, shape, start, stop in tensors
         ]
         ticket = Ticket(key, sent, batch)
-        request = InferenceRequest._received(  # noqa: SLF001 - likewise
+        request = InferenceRequest._received(
             request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
         if trace is not None:
-            request._trace = trace  # noqa: SLF001 - likewise
+            request._trace = trace
         batch.requests.append(request)
         batch.tickets.append(ticket)
         return end
@@ -196,7 +196,7 @@ def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace
     (size,) = wire.TRACE_SIZE.unpack_from(payload, position)
     start = position + wire.TRACE_SIZE.size
     end = start + size
-    return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end  # noqa: SLF001 - the guest's half of the class
+    return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end
 
 
 class TensorWriter:
@@ -221,10 +221,10 @@ class TensorWriter:
         described = []
         buffers = []
         for tensor in tensors:
-            if tensor._block is not None:  # noqa: SLF001 - the guest's half of the class
+            if tensor._block is not None:
                 return self._write_each(tensors)
-            code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
-            described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
+            code, shape, buffer, size = tensor._payload()
+            described.append((tensor._name, code, shape, size))
             buffers.append(buffer)
         key = tuple(described)
         data, offsets, total = self._layouts.get(key) or self._pack(key)
@@ -244,10 +244,10 @@ class TensorWriter:
         copied = []
         placed: List[Tensor] = []
         for tensor in tensors:
-            code, shape, buffer, size = tensor._payload()  # noqa: SLF001 - likewise
-            described.append((tensor._name, code, shape, size))  # noqa: SLF001 - likewise
+            code, shape, buffer, size = tensor._payload()
+            described.append((tensor._name, code, shape, size))
             payloads.append((tensor, buffer, size))
-            if tensor._block is not None and not any(other is tensor for other in placed):  # noqa: SLF001 - likewise
+            if tensor._block is not None and not any(other is tensor for other in placed):
                 placed.append(tensor)
             elif size:
                 copied.append(size)
@@ -300,12 +300,12 @@ class ResponseWriter:
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
         """One entry, and the bytes of its outputs; those not requested are dropped (PB src/infer_response.cc)."""
-        error = response._error  # noqa: SLF001 - the guest's half of the class
+        error = response._error
         if error is not None:
             return error_entry(ticket.key, error.code(), error.message(), flags | wire.ANSWERED), 0
-        text = response._parameters.encode() if response._parameters else b""  # noqa: SLF001 - likewise
+        text = response._parameters.encode() if response._parameters else b""
         requested = ticket.requested
-        tensors = [tensor for tensor in response._outputs if tensor._name in requested]  # noqa: SLF001 - likewise
+        tensors = [tensor for tensor in response._outputs if tensor._name in requested]
         own, blocks, data, inline, size = self._tensors.write(tensors)
         head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, len(blocks) >> 3, len(text), len(data))
         return head + blocks + text + data + inline, size

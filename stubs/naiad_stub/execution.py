@@ -99,7 +99,7 @@ class Execution:
             entries = self._entries_of(batch, returned)
         except HostGoneError:
             raise
-        except BaseException as error:  # noqa: BLE001 - likewise
+        except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
             if late is not None:  # the reference leaves such clients waiting
                 self._send_late(batch, self._fail(late.tickets, error))
                 return
@@ -135,7 +135,7 @@ class Execution:
                 entry = self._entry(ticket, response)
                 self._entries.append(entry)
                 _close(ticket, 1)
-            elif request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - the guest's half of the class
+            elif request._release_flags == _RELEASE_RESCHEDULE:
                 self._entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
         entries, self._entries, self._thread = self._entries, [], 0
         return entries
@@ -159,7 +159,7 @@ class Execution:
         return [
             mark_entry(ticket.key, wire.RESCHEDULE)
             for request, ticket in zip(requests, tickets)
-            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)  # noqa: SLF001 - the guest's half of the class
+            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)
         ]
 
     def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
@@ -229,7 +229,7 @@ class Execution:
 
 def _check_returned(response: Any, request: InferenceRequest) -> None:
     """Raise if `execute` may not return *response* for *request*."""
-    if request._release_flags == _RELEASE_RESCHEDULE:  # noqa: SLF001 - the guest's half of the class
+    if request._release_flags == _RELEASE_RESCHEDULE:
         if response is not None:
             raise TritonModelException(
                 "Expected a None object in the execute function return list for reschduled request, "

@@ -22,7 +22,7 @@ class LogLevel(NamedNumber):
 def _send(level: int, message: Any) -> None:
     """Log *message* with the file and line of the model's code that called the logger, two frames up."""
     message = text("Logger takes messages as str", message)
-    frame = sys._getframe(2)  # noqa: SLF001 - what logging uses, too
+    frame = sys._getframe(2)
     runtime.current().log(level, frame.f_code.co_filename, frame.f_lineno, message)
 
 

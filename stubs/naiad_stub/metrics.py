@@ -154,7 +154,7 @@ class MetricFamily:
         handle = self._metrics.get(key)
         if handle is None:
             handle = self._metrics[key] = self._family.store.new_metric(self._family.family, dict(key), bounds)
-        return Metric._of(self._family, handle)  # noqa: SLF001 - made for this
+        return Metric._of(self._family, handle)
 
     def __del__(self) -> None:
         family: Optional[_FamilyState] = getattr(self, "_family", None)

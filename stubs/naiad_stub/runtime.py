@@ -73,7 +73,7 @@ class ResponseSenders:
             "Unable to send response. Response sender has no reference to the decoupled state of the model."
         )
 
-    def is_cancelled(self, handle: Any) -> bool:  # noqa: ARG002 - likewise
+    def is_cancelled(self, handle: Any) -> bool:  # noqa: ARG002 - subclasses use it
         """Whether the client of the request with that handle cancelled it or disconnected."""
         return False
 

@@ -186,10 +186,10 @@ class HostSenders(ResponseSenders):
 
     def sender_of(self, request: Any) -> InferenceResponseSender:
         """The sender of *request*; one that raises when used for a request that the model made itself."""
-        ticket = request._handle  # noqa: SLF001 - the guest's half of the class
+        ticket = request._handle
         if ticket is not None:
             ticket.has_sender = True
-        return InferenceResponseSender._of(self, ticket)  # noqa: SLF001 - likewise
+        return InferenceResponseSender._of(self, ticket)
 
     def is_cancelled(self, handle: Ticket) -> bool:
         """Whether the client of a request cancelled it or disconnected, as far as the host has said by now."""

@@ -152,7 +152,7 @@ class Tensor:
             raise TritonModelException(f"Tensor.allocate takes sizes of 0 and more, got {list(sizes)}.")
         block, view = runtime.current().allocate(element_count(sizes) * numpy_dtype.itemsize)
         tensor = Tensor._received(name, code, sizes, view)
-        tensor._block = block  # noqa: SLF001 - its own class
+        tensor._block = block
         return tensor
 
     @classmethod

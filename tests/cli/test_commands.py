@@ -11,6 +11,8 @@ from naiad import json_cache
 from naiad.cli.command_line import usage
 from naiad.config.server.options import SERVER_FLAGS
 
+pytestmark = pytest.mark.server
+
 BIN = Path(sys.executable).parent
 CONFIG = """
 backend: "{backend}"

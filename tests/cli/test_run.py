@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from testing.models import DECOUPLED, write_model
 
+pytestmark = pytest.mark.server
+
 NAIAD = Path(sys.executable).with_name("naiad")
 DOUBLE = """
     def execute(self, requests):

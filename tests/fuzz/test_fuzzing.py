@@ -6,6 +6,8 @@ import pytest
 from fuzz.campaign import prepared, server_campaigns
 from fuzz.server_target import running_server
 
+pytestmark = pytest.mark.server
+
 INPUTS = 1200
 NAMES = (
     "HTTP: requests with changed bytes, some behind each other, in pieces",

@@ -9,6 +9,8 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from testing.models import write_model
 
+pytestmark = pytest.mark.server
+
 NAIAD = Path(sys.executable).with_name("naiad")
 STUBS = Path(pb_utils.__file__).parent
 DIALECT = "import triton_python_backend.api as triton_backend\n\n\n"

@@ -19,6 +19,8 @@ from support.interpreters import interpreters, numpy_environment
 
 from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
 
+pytestmark = pytest.mark.server
+
 MODEL = f"""
     def initialize(self, args):
         import numpy, random, threading

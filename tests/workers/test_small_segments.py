@@ -10,6 +10,8 @@ from naiad.workers import worker as worker_module
 
 from .guests import launch_spec, request, run, started, until
 
+pytestmark = pytest.mark.server
+
 ROOM = 1 << 20
 
 FILLS = """

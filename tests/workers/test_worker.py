@@ -14,6 +14,8 @@ from naiad_stub import wire
 
 from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
 
+pytestmark = pytest.mark.server
+
 
 def test_guest_answers_what_it_is_sent(tmp_path):
     async def serve():

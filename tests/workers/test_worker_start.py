@@ -13,6 +13,8 @@ from naiad_stub import wire
 
 from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
 
+pytestmark = pytest.mark.server
+
 
 def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path):
     async def start():

@@ -87,7 +87,7 @@ class FakeCalls(ModelCalls):
             return ResponseIterator._of(self, FakeCall(responses))  # type: ignore[arg-type] # noqa: SLF001 - made for this
         return next(responses)
 
-    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001 - likewise
+    def async_exec(self, request: InferenceRequest, decoupled: bool) -> Awaitable[Any]:  # noqa: FBT001 - see above
         """The same on another thread, so that calls awaited together overlap."""
         loop = asyncio.get_running_loop()
         # In a copy of the context, by which the thread finds the runtime of this model.
@@ -158,14 +158,14 @@ class FakeCalls(ModelCalls):
 def _call_of(request: InferenceRequest, *, decoupled: bool) -> Call:
     return Call(
         model_name=request._model_name,  # noqa: SLF001 - the API has no getter
-        model_version=request._model_version,  # noqa: SLF001 - likewise
-        tensors={tensor.name(): received(tensor) for tensor in request._inputs},  # noqa: SLF001 - likewise
+        model_version=request._model_version,  # noqa: SLF001 - the API has no getter
+        tensors={tensor.name(): received(tensor) for tensor in request._inputs},  # noqa: SLF001 - the API has no getter
         request_id=request.request_id(),
         correlation_id=request.correlation_id(),
         flags=request.flags(),
         timeout=request.timeout(),
         parameters=json.loads(request.parameters()),
-        requested_outputs=tuple(request._outputs),  # noqa: SLF001 - likewise
+        requested_outputs=tuple(request._outputs),  # noqa: SLF001 - the API has no getter
         decoupled=decoupled,
     )
 

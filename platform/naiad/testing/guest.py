@@ -314,7 +314,7 @@ class BatchSenders(ResponseSenders):
         """The sender of *request*; one that raises when used for a request that the model made itself."""
         ticket = request._handle  # noqa: SLF001 - the guest's half of the class
         senders = None if ticket is None else ticket.batch.guest.senders
-        return InferenceResponseSender._of(senders, ticket)  # noqa: SLF001 - likewise
+        return InferenceResponseSender._of(senders, ticket)  # noqa: SLF001 - the guest's half of the class
 
     def is_cancelled(self, handle: Ticket) -> bool:
         """Whether the test has cancelled a received request."""

@@ -145,7 +145,7 @@ class LogRecord:
 def received(tensor: Tensor) -> Tensor:
     """The tensor as it arrives on the other side: a copy of its bytes, with strings as `bytes`."""
     code, shape, data, _ = tensor._payload()  # noqa: SLF001 - how the guest reads it, too
-    return Tensor._received(tensor.name(), code, shape, memoryview(bytearray(data)))  # noqa: SLF001 - likewise
+    return Tensor._received(tensor.name(), code, shape, memoryview(bytearray(data)))  # noqa: SLF001 - see above
 
 
 def tensor_of(name: str, value: Any, numpy_type: Any = None) -> Tensor:

@@ -130,7 +130,7 @@ def write_execute(
     requests = b""
     for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
         requests += _pack_request(key, request, layout[0], base)
-        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - likewise
+        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
             data = tensor.data
             start = base + offset
             segment[start : start + len(data)] = data

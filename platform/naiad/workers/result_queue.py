@@ -56,7 +56,7 @@ class ResultQueue:
         while self._waiting and self._send(*self._waiting[0]):
             self._waiting.popleft()
 
-    def _send(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001 - likewise
+    def _send(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001 - as `Sink.send`
         """Send a RESULT; False if there is no room for its outputs now."""
         if self._is_closed:
             return True

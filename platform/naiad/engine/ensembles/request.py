@@ -162,7 +162,7 @@ class EnsembleRequest:
             self._remove(number)
         self._do(self._machine.on_response(number, outputs, final))
 
-    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
+    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """A step returned an error, or was rejected."""
         if final:
             self._remove(number)

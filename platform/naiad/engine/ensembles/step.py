@@ -103,7 +103,7 @@ class StepOwner(Protocol):
     def on_step_response(self, number: int, outputs: Mapping[str, StepTensor] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """A step has a response, or ends without a further one (None)."""
 
-    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - likewise
+    def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """A step returned an error, or was rejected."""
 
 

@@ -4,7 +4,7 @@ import asyncio  # noqa: F401 - for the code that is run
 import json
 import textwrap
 import threading
-import time  # noqa: F401 - likewise
+import time  # noqa: F401 - for the code that is run
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
