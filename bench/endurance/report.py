@@ -1,4 +1,4 @@
-"""What was sent and answered, and what was held, as lines and as a page."""
+"""Results of a run as lines of text, and as the page docs/reference/endurance.md."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ _COLUMNS = (
 )
 _WRITTEN = "Written by `{command}` on {date}: {cores} cores, Python {python}{other}."
 _LOADS = """\
-Each load ran three times on a server of its own, more often where something had grown each time:
+Each load ran three times on its own server, and more often if something had grown each time:
 {size.chains} clients of chains three models deep, {size.part:g} s each time;
 {size.streams} streams of {size.responses} responses;
 {size.stalled} clients that stop reading streams of twice as many, 100 KiB each;
-{size.cancelling} clients of which most give up at a random moment, {size.part:g} s each time.
-Counts are those of all times together. Memory (a process's own), descriptors and threads are those before anything was
-sent > after each time and a pause > (when memory was highest) > after the last time and a pause."""
+{size.cancelling} clients, most of which cancel at a random time, {size.part:g} s each time.
+Counts are the sums of all runs. Memory (private memory of the processes), descriptors and threads are read before the
+first request > after each run and a pause > (when memory was highest) > after the last run and a pause."""
 _WRONG = """\
-Wrong is: a request without its answer, an answer of another request, a response twice or out of order,
-a model that inferred more or less often than it was asked, an error in the log,
-memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest, threads that do,
-a descriptor more after the last time than after the first, a page of a segment in use after the last answer."""
-_PROSE = "<!-- prose: kept when this page is written anew -->"
+These count as wrong: a request without a response, a response of another request, a response twice or out of order,
+a model whose inference count differs from the number of requests, an error in the log,
+memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest,
+threads that grow each time, more descriptors after the last run than after the first, a page of a segment in use after the last response."""
+_PROSE = "<!-- prose: kept when this page is regenerated -->"
 
 
 def line(trial: Trial) -> str:
-    """One load on one line, and what was wrong below."""
+    """The results of one load on one line, with one line below for each violation."""
     words = "  ".join(f"{name} {value}" for name, value in zip(_COLUMNS[1:], _cells(trial), strict=True))
     problems = "".join(f"\n    {problem}" for problem in trial.account.violations)
     return f"{trial.name}: {words}{problems}"
 
 
 def write(page: Path, trials: Sequence[Trial], size: Size, command: str, environment: Path | None) -> None:
-    """Write the page anew; what stands below the mark for prose is kept."""
+    """Regenerate the page; the text below the `_PROSE` marker is written by hand and kept."""
     prose = page.read_text().partition(_PROSE)[2] if page.exists() else "\n"
     rows = [f"| {' | '.join((trial.name, *_cells(trial)))} |" for trial in trials]
-    other = f", guests of Python {environment.name.rpartition('-')[2]} where it says so" if environment else ""
+    version = environment.name.rpartition("-")[2] if environment else ""
+    other = f', guests of Python {version} in the loads that say "other Python"' if environment else ""
     text = [
         "# Endurance",
         "",
