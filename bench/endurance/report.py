@@ -38,7 +38,8 @@ _WRONG = """\
 These count as wrong: a request without a response, a response of another request, a response twice or out of order,
 a model whose inference count differs from the number of requests, an error in the log,
 memory that grows each time by more than {host} MiB in the server or {guest} MiB in a guest,
-threads that grow each time, more descriptors after the last run than after the first, a page of a segment in use after the last response."""
+threads that grow each time, more descriptors after the last run than after the first,
+a page of a segment in use after the last response."""
 _PROSE = "<!-- prose: kept when this page is regenerated -->"
 
 
