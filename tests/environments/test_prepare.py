@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.makers import member, write_tar
-from naiad.environments.manager import EnvironmentManager, check_supported
+from naiad.environments.manager import EnvironmentManager
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from packaging.specifiers import SpecifierSet
 
@@ -239,14 +239,6 @@ def test_an_environment_of_another_version_than_asked_for_is_refused(manager, wh
 
     assert f"the execution environment {whole} has Python 3." in message
     assert "model 'm' asks for Python ==2.7" in message
-
-
-def test_a_python_that_a_stub_does_not_support_is_refused_with_both_versions(manager):
-    ready = manager.prepare(None)
-    check_supported(ready, SpecifierSet(">=3.8"))
-
-    with pytest.raises(ExecutionEnvironmentError, match=r"supports Python <3\.0, the environment has Python 3\."):
-        check_supported(ready, SpecifierSet("<3.0"))
 
 
 @pytest.mark.slow

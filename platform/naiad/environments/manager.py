@@ -178,19 +178,6 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
     )
 
 
-def check_supported(environment: ReadyEnvironment, supported: SpecifierSet, *, stub: str = "the stub") -> None:
-    """Reject an environment whose Python the stub does not support, before a process is started.
-
-    Raises:
-        ExecutionEnvironmentError: If the stub does not support it; names both versions.
-    """
-    if not matches(supported, environment.version):
-        raise ExecutionEnvironmentError(
-            f"{environment} cannot run {stub}: it supports Python {supported}, "
-            f"the environment has Python {version_text(environment.version)}"
-        )
-
-
 def _numpy_version(origin: str | None) -> str | None:
     """The version in the name of numpy's `.dist-info`; faster than `importlib.metadata`, which parses files."""
     folders = Path(origin).parents[1].glob("numpy-*.dist-info") if origin is not None else iter(())
