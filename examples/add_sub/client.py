@@ -1,4 +1,4 @@
-"""Ask for the sum and the difference of four numbers."""
+"""Request the sums and differences of two vectors of four numbers."""
 
 import argparse
 import sys

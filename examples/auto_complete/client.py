@@ -1,4 +1,4 @@
-"""Read the configuration that the model has completed, then ask for the means of two rows."""
+"""Read the configuration that the model has completed, then request the means of two rows."""
 
 import argparse
 import sys

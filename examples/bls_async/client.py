@@ -1,4 +1,4 @@
-"""Ask a model that calls two models of a second each at the same time."""
+"""Send a request to a model that calls two models concurrently; each of them takes one second."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Have the calculator call two models, and one that does not exist."""
+"""Request calls of two models from the calculator, and one call of a model that does not exist."""
 
 import argparse
 import sys

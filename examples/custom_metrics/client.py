@@ -1,4 +1,4 @@
-"""Have three texts counted, and see by how much the model's metrics have grown."""
+"""Send three texts to the model, and print the increase of its metrics."""
 
 import argparse
 import sys
@@ -47,7 +47,7 @@ def main():
             print(f"{result.as_numpy('WORDS').item()} words: {text}")
     after = read_metrics(options.metrics_url)
 
-    # Others may have asked the same server before: what counts is the difference.
+    # Other clients may have sent requests before, so only the difference is checked.
     grown = {name: after.get(name, 0) - before.get(name, 0) for name in GROWN}
     for name, value in grown.items():
         print(f"{name} +{value:g}")

@@ -1,4 +1,4 @@
-"""Ask for values one by one, over a gRPC stream and then as events over HTTP, and print each as it arrives."""
+"""Request values one by one, over a gRPC stream and then as events over HTTP, and print each when it arrives."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ PAUSE_MS = 50
 
 
 def over_grpc(url):
-    """What a gRPC stream brings, until the end is there."""
+    """The responses of a gRPC stream, up to the final one."""
     values, pause = np.array(VALUES, dtype=np.int32), np.array([PAUSE_MS], dtype=np.uint32)
     inputs = [
         grpcclient.InferInput("VALUES", list(values.shape), "INT32").set_data_from_numpy(values),
@@ -23,7 +23,7 @@ def over_grpc(url):
     arrived = queue.Queue()
     with grpcclient.InferenceServerClient(url) as client:
         client.start_stream(callback=lambda result, error: arrived.put((result, error)))
-        # Without the last argument an end that comes without outputs is not sent to the client.
+        # Without the last argument the server does not send a final response that has no outputs.
         client.async_stream_infer("repeat", inputs, enable_empty_final_response=True)
         while True:
             result, error = arrived.get(timeout=10)
@@ -36,7 +36,7 @@ def over_grpc(url):
 
 
 def over_http(url):
-    """What the events of `generate_stream` bring, until the connection's end; no client library is needed for it."""
+    """The events of `generate_stream`, until the connection is closed; needs no client library."""
     body = json.dumps({"VALUES": VALUES, "PAUSE_MS": PAUSE_MS}).encode()
     with urllib.request.urlopen(f"http://{url}/v2/models/repeat/generate_stream", body) as events:
         for line in events:

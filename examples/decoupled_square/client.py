@@ -1,4 +1,4 @@
-"""Three requests at once on one gRPC stream; then one to a model that sums the responses up."""
+"""Send three concurrent requests on one gRPC stream, then one to a model that sums up the responses."""
 
 import argparse
 import queue
@@ -15,7 +15,7 @@ def count_input(count):
 
 
 def ask_all(client):
-    """The squares by request, however the responses of the requests are mixed."""
+    """The squares of each request; responses of different requests may arrive interleaved."""
     arrived = queue.Queue()
     squares = {str(count): [] for count in COUNTS}
     client.start_stream(callback=lambda result, error: arrived.put((result, error)))

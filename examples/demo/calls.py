@@ -1,4 +1,4 @@
-"""What the demo asks the server, with Triton's own client, and whether the answers are right."""
+"""The demo's requests, sent with Triton's own client, and the checks of their responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """One request and its answer, in words."""
+    """Descriptions of one request and its response."""
 
     model: str
     asked: list[str]

@@ -1,4 +1,4 @@
-"""What the demo of language models asks, with OpenAI's own client, and whether the answers are well formed."""
+"""Requests of the language model demo, sent with OpenAI's own client, and the checks of their form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SENTENCES = (
 
 @dataclass
 class Answer:
-    """One answer, and what was wrong with it.
+    """One response, and the problems found in it.
 
     Attributes:
         model: Which answered.
@@ -49,12 +49,12 @@ class Answer:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, those after the first."""
+        """Tokens per second, without the first token."""
         return (self.tokens - 1) / max(self.seconds - self.first, 1e-9)
 
 
 def chat(client: Any, model: str, question: str, show: Callable[[str], None], **options: Any) -> Answer:
-    """Ask one question and show the answer as it comes; checks text, reason to end and counts against each other."""
+    """Ask one question and print the answer as it arrives; check that text, finish reason and counts agree."""
     limit = options["max_tokens"]
     messages = [SYSTEM, {"role": "user", "content": question}] if model == "assistant" else [_user(question)]
     answer = Answer(model)
@@ -85,14 +85,14 @@ def _check_end(answer: Answer, limit: int) -> None:
         answer.faults.append("the text is empty")
     if not 0 < answer.tokens <= limit:
         answer.faults.append(f"{answer.tokens} tokens, where 1 to {limit} were allowed")
-    # Text that fills its limit may also have come to its end there.
+    # A text of exactly the maximum length may also have ended regularly.
     expected = ("length", "stop") if answer.tokens == limit else ("stop",)
     if answer.finish_reason not in expected:
         answer.faults.append(f"it ended by {answer.finish_reason!r} after {answer.tokens} of {limit} tokens")
 
 
 def chat_in_json(client: Any, model: str, question: str, show: Callable[[str], None]) -> Answer:
-    """Ask for an object of a given form; the answer must be one."""
+    """Request an object of a given JSON schema; the answer must match the schema."""
     structure = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
     answer = chat(client, model, question, show, max_tokens=100, temperature=0, response_format=structure)
     try:
@@ -105,7 +105,7 @@ def chat_in_json(client: Any, model: str, question: str, show: Callable[[str], N
 
 
 def chat_at_once(client: Any, model: str, questions: list[str]) -> tuple[list[Answer], float]:
-    """Ask several questions at the same time; the answers, and their tokens per second together."""
+    """Ask several questions concurrently; returns the answers and their total tokens per second."""
     options = {"max_tokens": 48, "temperature": 0}
     started = time.perf_counter()
     with ThreadPoolExecutor(len(questions)) as threads:
@@ -118,14 +118,14 @@ def chat_at_once(client: Any, model: str, questions: list[str]) -> tuple[list[An
 
 
 def compare(client: Any, model: str) -> tuple[Answer, list[list[float]]]:
-    """Vectors of four sentences; each must be closer to the one that says the same than to the others."""
+    """Vectors of four sentences; each must be closest to the sentence with the same meaning."""
     started = time.perf_counter()
     made = client.embeddings.create(model=model, input=list(SENTENCES))
     answer = Answer(model, seconds=time.perf_counter() - started, tokens=made.usage.prompt_tokens)
     vectors = [each.embedding for each in made.data]
     cosines = [[_cosine(one, other) for other in vectors] for one in vectors]
     for place, row in enumerate(cosines):
-        alike = row[place ^ 1]  # sentences come in pairs
+        alike = row[place ^ 1]  # the sentences at 2n and 2n + 1 have the same meaning
         others = [cosine for other, cosine in enumerate(row) if other // 2 != place // 2]
         if alike <= max(others):
             answer.faults.append(f"{SENTENCES[place]!r} is not closest to {SENTENCES[place ^ 1]!r}")

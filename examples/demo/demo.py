@@ -1,4 +1,4 @@
-"""naiad's main job on real input: models of one repository, each under its own Python, asked by Triton's own client.
+"""A demo of naiad's main feature: models of one repository, each under its own Python, called by Triton's own client.
 
 Builds and packs an environment (once; see environment.py), lays the models out, starts the server, asks every model
 over HTTP and gRPC, and ends with code 0 only if every answer is right.
@@ -33,9 +33,9 @@ ARCHIVE = "text_pipeline.tar.gz"
 
 
 def main() -> int:
-    """Run the demo; the exit code."""
+    """Run the demo; returns the exit code."""
     started = time.perf_counter()
-    # As Ctrl-C does: leave through every `with`, or the server would outlive us.
+    # Raise as Ctrl-C does, so that every `with` block is left and stops the server.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     WORK.mkdir(exist_ok=True)
     try:
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def show() -> list[Answer]:
-    """Everything between the first step and the last answer."""
+    """Run all steps of the demo."""
     with step("Environment of envs/text_pipeline"):
         environment = packed_environment(ROOT / "envs" / "text_pipeline", WORK, note)
         archive = Path(environment["archive"])
@@ -72,7 +72,7 @@ def show() -> list[Answer]:
 
 
 def lay_out(archive: Path) -> tuple[Path, Path]:
-    """Write what depends on the built environment: the packed model, and the backend with its archive."""
+    """Write the files that depend on the built environment: the packed model, and the backend with its archive."""
     repository, backends = WORK / "repository", WORK / "backends"
     for old in (repository, backends):
         shutil.rmtree(old, ignore_errors=True)
@@ -83,13 +83,13 @@ def lay_out(archive: Path) -> tuple[Path, Path]:
         config.write(f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}\n')
     shutil.copytree(HERE / "backends", backends, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in (model, backends / "label_sentences"):
-        os.link(archive, folder / ARCHIVE)  # two more names of one file, as if it had been copied there
+        os.link(archive, folder / ARCHIVE)  # hard links in place of copies of the archive
     note("add_sub_packed: the files of add_sub and EXECUTION_ENV_PATH; label_sentences: its archive in backend.toml")
     return repository, backends
 
 
 def ask(server: Server) -> list[Answer]:
-    """Ask every model over both protocols, and print what came back."""
+    """Send requests to every model over both protocols, and print the responses."""
     answers = []
     for name, api, url in (
         ("HTTP", tritonclient.http, server.http_url),
@@ -106,7 +106,7 @@ def ask(server: Server) -> list[Answer]:
 
 
 def table(answers: list[Answer]) -> Table:
-    """The requests of one protocol, each with its answer."""
+    """The requests of one protocol, each with its response."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("model", "asked", "came back", "Python"):
         shown.add_column(heading, overflow="fold")

@@ -1,4 +1,4 @@
-"""Three language models on one backend and in one packed environment, asked by OpenAI's own client.
+"""Three language models on one backend and in one packed environment, called by OpenAI's own client.
 
 Builds and packs the environment with engine and weights (once; see environment.py), starts the server with OpenAI's
 API, chats, and ends with code 0 only if every answer is well formed. What a model this small says is not judged.
@@ -34,9 +34,9 @@ QUESTIONS = ["Why is the sky blue?", "What is bread made of?", "Name three river
 
 
 def main() -> int:
-    """Run the demo; the exit code."""
+    """Run the demo; returns the exit code."""
     started = time.perf_counter()
-    # As Ctrl-C does: leave through every `with`, or the server would outlive us.
+    # Raise as Ctrl-C does, so that every `with` block is left and stops the server.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     WORK.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run() -> list[Answer]:
-    """Everything between the first step and the last answer."""
+    """Run all steps of the demo."""
     with step("Environment of envs/llm: llama.cpp, and the weights of SmolLM2-135M-Instruct"):
         environment = packed_environment(ROOT / "envs" / "llm", WORK, note, ending=".tar.zst")
         archive = Path(environment["archive"])
@@ -62,7 +62,7 @@ def run() -> list[Answer]:
         note(f"Python {environment['python']}, packed in .demo/llm/{archive.name} ({size:.0f} MiB)")
     options = [
         f"--model-repository={HERE / 'llm'}",
-        f"--env-directory={WORK}",  # where env://llm of the models' configurations is
+        f"--env-directory={WORK}",  # contains env://llm, which the models' configurations name
         f"--env-store={WORK / 'store'}",
         "--ui=true",
     ]
@@ -77,7 +77,7 @@ def run() -> list[Answer]:
 
 
 def ask(client: OpenAI) -> list[Answer]:
-    """Ask every model, and print what comes back as it comes."""
+    """Send requests to every model, and print the responses as they arrive."""
     shown = {"max_tokens": 60, "temperature": 0}
     answers = [
         told(client, chat, "assistant", "What is the capital of France?", **shown),
@@ -97,7 +97,7 @@ def ask(client: OpenAI) -> list[Answer]:
 
 
 def told(client: OpenAI, how: Any, model: str, question: str, **options: Any) -> Answer:
-    """Ask one question aloud."""
+    """Print one question, ask it, and print the answer."""
     console.print(f"\n[bold]{model}[/] was asked: {question}")
     answer = how(client, model, question, lambda text: console.print(text, end="", markup=False), **options)
     console.print()
@@ -109,7 +109,7 @@ def told(client: OpenAI, how: Any, model: str, question: str, **options: Any) ->
 
 
 def guests(server: Server) -> Table:
-    """What runs each model, asked of the server and of each guest's own interpreter."""
+    """Print the interpreter of each model, as reported by the server and by each guest's interpreter."""
     with urllib.request.urlopen(f"http://{server.http_url}/ui/state", timeout=10) as reply:
         state = json.load(reply)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)

@@ -1,4 +1,4 @@
-"""The packed environment of a demo: built once, and again when its recipe changes."""
+"""The packed environment of a demo: built once, and rebuilt when its recipe changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from naiad.environments.building.pack import pack
 def packed_environment(
     recipe: Path, work: Path, progress: Callable[[str], None], ending: str = ".tar.gz"
 ) -> dict[str, str]:
-    """Build and pack the recipe into *work*, or find what an earlier run left.
+    """Build and pack the recipe into *work*, or reuse the result of an earlier run.
 
     Returns:
         Of the environment: `archive`, `python` (its version), and `recipe` (a digest of what it was built from).
@@ -28,20 +28,20 @@ def packed_environment(
         return known
     note.unlink(missing_ok=True)
     prefix = work / recipe.name
-    # Unpacked copies of what is built anew are of no more use.
+    # Remove the unpacked copies of the previous environment.
     for old in (prefix, work / "store"):
         shutil.rmtree(old, ignore_errors=True)
     built = build(recipe, prefix, progress=progress)
     progress("packing")
     packed = pack(prefix, work / f"{recipe.name}{ending}", force=True)
     known = {"archive": str(packed.archive), "python": built.version, "recipe": digest}
-    # Last: a run that was stopped midway is to begin anew.
+    # Written last, so that the next run after an interrupted one starts from the beginning.
     note.write_text(json.dumps(known), encoding="utf-8")
     return known
 
 
 def _digest(recipe: Path) -> str:
-    """Of the recipe's files, and of the host's version, which the recipe's Python depends on."""
+    """Digest of the recipe's files and of the host's version, on which the recipe's Python depends."""
     total = hashlib.sha256(repr(sys.version_info[:2]).encode())
     for path in sorted(recipe.rglob("*")):
         if path.is_file():

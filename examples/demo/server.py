@@ -1,4 +1,4 @@
-"""The real server as a process of its own, on free ports of this machine alone."""
+"""The real server as a separate process, on free ports of the loopback interface."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HOST = "127.0.0.1"
 
 
 class ServerError(Exception):
-    """The server did not start, or not in time."""
+    """The server did not start, or did not start in time."""
 
 
 @final
 class Server:
-    """Started on entering, ready inside the `with`, ended on leaving.
+    """A server that is started on entering the `with` block, ready inside it, and stopped on leaving.
 
     Args:
         options: Arguments of `tritonserver` besides its addresses and ports.
@@ -39,17 +39,17 @@ class Server:
 
     @property
     def http_url(self) -> str:
-        """Where HTTP is answered."""
+        """Address of the HTTP service."""
         return f"{HOST}:{self._http}"
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC is answered."""
+        """Address of the gRPC service."""
         return f"{HOST}:{self._grpc}"
 
     @property
     def openai_url(self) -> str:
-        """Where OpenAI's API is answered."""
+        """Address of OpenAI's API."""
         return f"http://{HOST}:{self._openai}/v1"
 
     def __enter__(self) -> Server:
@@ -97,7 +97,7 @@ class Server:
 
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        # All held at once, so that they differ.
+        # All sockets are open at the same time, so that the ports differ.
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind((HOST, 0))

@@ -1,4 +1,4 @@
-"""What the demos say on the terminal: steps with their times, and notes."""
+"""Terminal output of the demos: steps with their durations, and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 @contextlib.contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print what begins, and how long it took."""
+    """Print the step's name when it begins, and its duration when it ends."""
     console.print(f"[bold]{title}[/]")
     started = time.perf_counter()
     yield
@@ -22,5 +22,5 @@ def step(title: str) -> Iterator[None]:
 
 
 def note(line: str) -> None:
-    """One line of a step."""
+    """Print one line of a step's output."""
     console.print(f"  {line}", style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""Have three flowers named by the ensemble, and see how often each of its models ran."""
+"""Classify three flowers with the ensemble, and print how often each of its models ran."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Serve two models in this process and ask them: no port, no client library.
+"""Serve two models in this process and call them, without a port or a client library.
 
 Written for Triton's `tritonserver` package; only the import is another.
 """
@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[1]
 
 
 async def stream(model):
-    """Print the responses of a decoupled model as they come."""
+    """Print the responses of a decoupled model as they arrive."""
     inputs = {"VALUES": np.array([4, 2], np.int32), "PAUSE_MS": np.array([1], np.uint32)}
     async for response in model.async_infer(inputs=inputs, request_id="stream"):
         values = {name: int(np.from_dlpack(tensor)[0]) for name, tensor in response.outputs.items()}

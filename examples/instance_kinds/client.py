@@ -1,4 +1,4 @@
-"""Keep all three instances of a model busy at the same time, and see which they are."""
+"""Keep all three instances of a model busy at the same time, and print their names and kinds."""
 
 import argparse
 import sys

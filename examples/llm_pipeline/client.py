@@ -1,4 +1,4 @@
-"""Asks both chains the same question and prints the parts of their answers as they come."""
+"""Ask both chains the same question and print the parts of their answers as they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUESTION = "  What is the   capital of France?  "
 
 
 def main() -> int:
-    """0 if both chains streamed, and said the same."""
+    """Returns 0 if both chains streamed and gave the same answer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", default="localhost:8001")
     parser.add_argument("--max-tokens", type=int, default=40)
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def ask(client: grpcclient.InferenceServerClient, model: str, tokens: int) -> tuple[list[str], bool]:
-    """The parts of one answer, and whether the last one says so."""
+    """The parts of one answer, and whether the last one has the final flag."""
     arrived: queue.Queue = queue.Queue()
     client.start_stream(lambda result, error: arrived.put((result, error)), stream_timeout=100)
     client.async_stream_infer(model, inputs(tokens), enable_empty_final_response=True)
@@ -49,7 +49,7 @@ def ask(client: grpcclient.InferenceServerClient, model: str, tokens: int) -> tu
 
 
 def inputs(tokens: int) -> list[grpcclient.InferInput]:
-    """The question."""
+    """Ask the question; returns the exit code."""
     question = grpcclient.InferInput("QUESTION", [1], "BYTES")
     question.set_data_from_numpy(np.array([QUESTION.encode()], dtype=object))
     most = grpcclient.InferInput("MAX_TOKENS", [1], "INT32")

@@ -1,4 +1,4 @@
-"""Builds the three environments (once), then starts the server: `python start.py [OPTION OF TRITONSERVER ...]`."""
+"""Build the three environments (once), then start the server: `python start.py [OPTION OF TRITONSERVER ...]`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / ".demo" / "pipeline"
-# In this order; other than the server's, those that the machine has.
+# Candidates in order of preference; only those that the machine has and that differ from the server's are used.
 VERSIONS = [
     version for version in ("3.10", "3.12", "3.13", "3.11", "3.9", "3.8") if version != "%d.%d" % sys.version_info[:2]
 ]
 
 
 def naiad(*arguments: str | Path) -> bool:
-    """Run `naiad env ...`; whether it went well."""
+    """Run `naiad env ...`; returns whether it succeeded."""
     program = Path(sys.executable).with_name("naiad")
     return subprocess.run([program, "env", *arguments], check=False).returncode == 0
 
 
 def build_steps(folder: Path) -> list[str]:
-    """Environments `prepare` and `finish` with numpy alone, each under a Python of its own; their versions."""
+    """Build the environments `prepare` and `finish` (numpy only), each with its own Python; returns the versions."""
     names, found = ["prepare", "finish"], []
     for version in VERSIONS:
         if len(found) == len(names):
@@ -35,7 +35,7 @@ def build_steps(folder: Path) -> list[str]:
 
 
 def build_generator(folder: Path) -> None:
-    """The packed environment `generate`: llama.cpp and weights."""
+    """Build the packed environment `generate`: llama.cpp and weights."""
     archive = folder / "generate.tar.zst"
     if not archive.exists():
         built = naiad("build", ROOT / "envs" / "llm", "--output", folder / "llm")
@@ -44,7 +44,7 @@ def build_generator(folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, then become the server."""
+    """Build the environments, then replace this process with the server."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     if len(build_steps(FOLDER)) < 2:
         sys.exit(f"two Pythons besides the server's are needed, of {', '.join(VERSIONS)}")

@@ -1,4 +1,4 @@
-"""Ask for the longest word of a sentence."""
+"""Request the longest word of a sentence."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Send a picture twice in one batch, compare the pixels with what they must be, then send what is no picture."""
+"""Send a picture twice in one batch, compare the pixels with the expected ones, then send an invalid file."""
 
 import argparse
 import sys
@@ -16,12 +16,12 @@ DEVIATION = np.array([0.229, 0.224, 0.225])
 def preprocess(client, files):
     array = np.array([[file] for file in files], dtype=object)
     inputs = [httpclient.InferInput("PNG", list(array.shape), "BYTES").set_data_from_numpy(array)]
-    # Pixels as JSON numbers would take longer to write than to compute; binary is the default of outputs.
+    # Writing pixels as JSON numbers takes longer than computing them; outputs are binary by default.
     return client.infer("preprocess", inputs).as_numpy("PIXELS")
 
 
 def expected_pixels():
-    """The middle 96 x 96 pixels of the drawing, each 2 x 2 of them averaged."""
+    """The middle 96 x 96 pixels of the drawing, averaged over squares of 2 x 2."""
     middle = landscape()[:, 16:112] / 255
     averaged = middle.reshape(48, 2, 48, 2, 3).mean(axis=(1, 3))
     return ((averaged - MEAN) / DEVIATION).transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Draw landscape.png: an evening over hills and a lake. The client draws it again to know what to expect."""
+"""Draw landscape.png: an evening over hills and a lake. The client draws it again to compute the expected pixels."""
 
 import struct
 import zlib
@@ -23,12 +23,12 @@ def landscape():
     water = y > 76
     mirrored = image[np.clip(152 - y, 0, HEIGHT - 1).astype(int), (x + 2 * np.sin(y * 1.7)).astype(int) % WIDTH]
     image = np.where(water[..., None], 0.7 * mirrored + np.array([10, 20, 40]), image)
-    grain = np.random.RandomState(7).normal(0, 3, image.shape)  # photographs are never smooth
+    grain = np.random.RandomState(7).normal(0, 3, image.shape)  # noise, as in photographs
     return np.clip(image + grain, 0, 255).astype(np.uint8)
 
 
 def write_png(path, pixels):
-    """A PNG file whose lines take turns with the five filters, as encoders choose them."""
+    """A PNG file whose lines use the five filters in turn, so that the decoder needs all of them."""
     above = np.pad(pixels.astype(int), ((1, 0), (1, 0), (0, 0)))
     here, up, left, corner = above[1:, 1:], above[:-1, 1:], above[1:, :-1], above[:-1, :-1]
     nearest = np.abs([up - corner, left - corner, left + up - 2 * corner]).argmin(axis=0)

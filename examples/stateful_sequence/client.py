@@ -1,4 +1,4 @@
-"""Send two sequences whose requests alternate, and one request to a sequence that has not begun."""
+"""Send two sequences with alternating requests, then one request to a sequence that has ended."""
 
 import argparse
 import itertools

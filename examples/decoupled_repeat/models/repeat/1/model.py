@@ -10,13 +10,13 @@ class TritonPythonModel:
     """Sends its responses instead of returning them."""
 
     def execute(self, requests):
-        """Answer the requests one after the other; see decoupled_square for several at a time."""
+        """Process the requests one after the other; decoupled_square processes several at a time."""
         for request in requests:
             self.repeat(request)
         # A decoupled model returns nothing.
 
     def repeat(self, request):
-        """Send the values singly, with a pause after each."""
+        """Send the values one by one, with a pause after each."""
         values = pb_utils.get_input_tensor_by_name(request, "VALUES").as_numpy()
         pause = pb_utils.get_input_tensor_by_name(request, "PAUSE_MS").as_numpy()[0] / 1000
         sender = request.get_response_sender()
@@ -27,5 +27,5 @@ class TritonPythonModel:
             ]
             sender.send(pb_utils.InferenceResponse(outputs))
             time.sleep(pause)
-        # Every request needs its end, also one without any response: the client would wait for ever.
+        # Every request needs the final flag, even without any response; otherwise the client waits forever.
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -10,7 +10,7 @@ class TritonPythonModel:
     """The smallest model with an answer worth checking."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):

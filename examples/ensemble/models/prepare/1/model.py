@@ -1,4 +1,4 @@
-"""Measurements to features: each less its mean, in units of its spread."""
+"""Measurements to features: subtract the mean, divide by the standard deviation."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -8,10 +8,10 @@ SPREADS = np.array([0.83, 0.43, 1.76, 0.76], np.float32)
 
 
 class TritonPythonModel:
-    """The first step: what the model was trained on."""
+    """The first step: computes the features that the model was trained on."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             measured = pb_utils.get_input_tensor_by_name(request, "CENTIMETRES").as_numpy()

@@ -1,4 +1,4 @@
-"""Features to a score for each kind: the model itself, here a small linear one."""
+"""Features to a score for each kind of flower, with a small linear model."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -14,7 +14,7 @@ class TritonPythonModel:
     """The second step."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             features = pb_utils.get_input_tensor_by_name(request, "FEATURES").as_numpy()

@@ -1,4 +1,4 @@
-"""Scores to a name, and how sure that is."""
+"""Scores to a name and its probability."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -10,7 +10,7 @@ class TritonPythonModel:
     """The last step."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             scores = pb_utils.get_input_tensor_by_name(request, "SCORES").as_numpy()

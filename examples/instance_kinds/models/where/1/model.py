@@ -1,4 +1,4 @@
-"""Says which instance answers, and what it has been told about its device."""
+"""Returns the name, kind and device of the instance that executes the request."""
 
 import os
 import time
@@ -8,11 +8,11 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Every instance has an object of this class, in a process of its own."""
+    """Every instance has one object of this class, in its own process."""
 
     def initialize(self, args):
         """Choose the device by kind and id: for KIND_GPU it would be f"cuda:{args['model_instance_device_id']}"."""
-        self.told = [
+        self.description = [
             pb_utils.Tensor(output, np.array([args[key]], dtype=object))
             for output, key in (
                 ("INSTANCE", "model_instance_name"),
@@ -22,10 +22,10 @@ class TritonPythonModel:
         ]
 
     def execute(self, requests):
-        """Work for as long as each request says."""
+        """Sleep for as long as each request says."""
         responses = []
         for request in requests:
             time.sleep(pb_utils.get_input_tensor_by_name(request, "PAUSE_MS").as_numpy()[0] / 1000)
             process = pb_utils.Tensor("PROCESS", np.array([os.getpid()], dtype=np.int64))
-            responses.append(pb_utils.InferenceResponse([*self.told, process]))
+            responses.append(pb_utils.InferenceResponse([*self.description, process]))
         return responses

@@ -1,4 +1,4 @@
-"""Prepares, generates and finishes by calling three models; parts are sent on as they come."""
+"""Prepares, generates and finishes by calling three models; forwards the parts as they arrive."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,27 +9,27 @@ AT_ONCE = 8
 
 
 class TritonPythonModel:
-    """Each request has a thread, so that one long answer does not hold up the next."""
+    """Uses one thread for each request, so that a long answer does not delay the next one."""
 
     def initialize(self, args):
-        """Make the threads."""
+        """Create the thread pool."""
         self.threads = ThreadPoolExecutor(AT_ONCE)
 
     def execute(self, requests):
-        """Begin, and come back for more."""
+        """Start the requests in threads and return at once."""
         for request in requests:
             self.threads.submit(self.answer, request, request.get_response_sender())
 
     def answer(self, request, sender):
-        """One request, to its end."""
+        """Process one request, and send its final flag."""
         try:
             self.chain(request, sender)
             sender.send(flags=FINAL)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is to be told
+        except Exception as error:  # noqa: BLE001 - the client must receive every error
             sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))), flags=FINAL)
 
     def chain(self, request, sender):
-        """The three steps."""
+        """Run the three steps."""
         given = [pb_utils.get_input_tensor_by_name(request, name) for name in ("QUESTION", "MAX_TOKENS")]
         prepared = checked(call("prepare", given, ["MESSAGES", "SAMPLING", "YES"]).exec())
         wish = [
@@ -43,14 +43,14 @@ class TritonPythonModel:
             if sender.is_cancelled():
                 parts.cancel()
                 return
-            # The end, sent without outputs, is a response of its own.
+            # The final flag arrives as a separate response without outputs.
             if checked(part).output_tensors():
                 text = [renamed(part, "text_output", "TEXT"), renamed(part, "finish_reason", "REASON")]
                 finished = checked(call("finish", text, ["ANSWER", "IS_LAST"]).exec())
                 sender.send(pb_utils.InferenceResponse(finished.output_tensors()))
 
     def finalize(self):
-        """Let answers under way come to their end."""
+        """Wait for the requests in progress."""
         self.threads.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""Hides digits in what was written: the last step, done for each part of a stream by itself."""
+"""Hides the digits in generated text: the last step, applied to each part of a stream separately."""
 
 import re
 
@@ -9,14 +9,14 @@ UNFINISHED = b"None"
 
 
 class TritonPythonModel:
-    """Nobody's numbers leave this model."""
+    """Replaces each digit."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         return [self.finish(request) for request in requests]
 
     def finish(self, request):
-        """One part of the answer."""
+        """Process one part of the answer."""
         text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()[0]
         reason = pb_utils.get_input_tensor_by_name(request, "REASON").as_numpy()[0]
         outputs = [

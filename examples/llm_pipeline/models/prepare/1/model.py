@@ -1,4 +1,4 @@
-"""Makes a conversation of a question: the first step."""
+"""Turns a question into a conversation: the first step."""
 
 import json
 
@@ -10,10 +10,10 @@ MOST_WORDS = 100
 
 
 class TritonPythonModel:
-    """Tidies the question up and says how it is to be answered."""
+    """Cleans up the question and adds the instructions for the language model."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         return [self.prepare(request) for request in requests]
 
     def prepare(self, request):

@@ -4,10 +4,10 @@ import triton_python_backend.api as triton_backend
 
 
 class TritonPythonModel:
-    """Chains models with `infer`."""
+    """Calls another model with `infer`."""
 
     def execute(self, requests):
-        """Hand the text on, and answer from what comes back."""
+        """Pass the text to the other model, and compute the result from its output."""
         results = []
         for request in requests:
             found = triton_backend.infer(model_name="words", inputs=[request.inputs[0]])

@@ -1,4 +1,4 @@
-"""The words of a text, as older tutorials write a model."""
+"""The words of a text, by a model in the style of older tutorials."""
 
 import triton_python_backend.api as triton_backend
 

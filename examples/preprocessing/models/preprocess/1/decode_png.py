@@ -10,12 +10,12 @@ import zlib
 import numpy as np
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by colour type
-LARGEST = 4096 * 4096  # pixels: a small file may claim to be huge
+CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # number of channels for each colour type of PNG
+LARGEST = 4096 * 4096  # pixels; limits the memory that a small file with a huge size in its header can request
 
 
 def read_png(data):
-    """The pixels as bytes of shape [height, width, 3]; ValueError says what is wrong with a file."""
+    """The pixels as bytes of shape [height, width, 3]; raises ValueError for an invalid file."""
     if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
     chunks = dict.fromkeys((b"IHDR", b"IDAT"), b"")
@@ -40,7 +40,7 @@ def read_png(data):
             raise ValueError("a broken PNG file: its end is missing")
     except (struct.error, zlib.error) as error:
         raise ValueError(f"a broken PNG file: {error}") from None
-    # Each line begins with the number of the filter that made it better to compress.
+    # Each line begins with the number of its filter.
     lines = np.frombuffer(content, np.uint8).reshape(height, 1 + width * channels)
     pixels = np.zeros((height + 1, width + 1, channels), np.uint8)  # a line of zeros above, a column on the left
     for row, line in enumerate(lines, 1):
@@ -50,7 +50,7 @@ def read_png(data):
 
 
 def _undo_filter(kind, line, above, here):
-    """Bytes were stored as differences from what a filter foretold of their neighbours; all sums are modulo 256."""
+    """Undo a line's filter: bytes are stored as differences from a prediction by their neighbours, modulo 256."""
     if kind == 0:
         here[1:] = line
     elif kind == 1:
@@ -71,6 +71,6 @@ def _average(left, up, _):
 
 
 def _paeth(left, up, corner):
-    """Whichever neighbour is nearest to left + up - corner."""
+    """The Paeth predictor: the neighbour nearest to left + up - corner."""
     distances = np.abs([up - corner, left - corner, left + up - 2 * corner])
     return np.choose(distances.argmin(axis=0), [left, up, corner])

@@ -1,11 +1,11 @@
-"""PNG files in, normalised pixels out: what stands before an image model."""
+"""PNG files in, normalised pixels out: the preprocessing for an image model."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from decode_png import read_png  # a file beside this one
+from decode_png import read_png  # decode_png.py is in the same folder
 
 SIZE = 48
-# Of the images that many published models were trained with.
+# Mean and standard deviation of the images with which many published models were trained.
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 
@@ -14,7 +14,7 @@ class TritonPythonModel:
     """Decodes, crops, resizes and normalises."""
 
     def execute(self, requests):
-        """Answer each request by itself, so that a broken file fails only the request that sent it."""
+        """Compute one response for each request, so that a malformed file fails only its own request."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):

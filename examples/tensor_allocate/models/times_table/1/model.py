@@ -1,4 +1,4 @@
-"""A large output, written where it will be sent from: no copy of it is made."""
+"""A large output, written directly into the memory from which it is sent, without a copy."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -8,13 +8,13 @@ class TritonPythonModel:
     """Fills tensors in place."""
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             rows, columns = pb_utils.get_input_tensor_by_name(request, "SIZE").as_numpy().tolist()
-            # Like numpy.empty, but in memory that the server reads. What is in it at first is left over from others.
+            # Like numpy.empty, but in memory that the server reads. Its initial content is arbitrary.
             table = pb_utils.Tensor.allocate("TABLE", (rows, columns), np.float32)
-            # Whatever can write into an array can write here: `out=`, slices, `cv2` with `dst=`, `torch.from_numpy`.
+            # Everything that writes into an array works: `out=`, slices, `cv2` with `dst=`, `torch.from_numpy`.
             np.multiply.outer(
                 np.arange(1, rows + 1, dtype=np.float32),
                 np.arange(1, columns + 1, dtype=np.float32),

@@ -7,15 +7,15 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Calls two models and puts the label's name to the best score."""
+    """Calls two models and returns the name of the label with the best score."""
 
     def initialize(self, args):
-        """Read the names of the classifier's scores."""
+        """Read the names of the labels."""
         labels = Path(pb_utils.get_model_dir(), "labels.txt").read_text(encoding="utf-8").split()
         self.labels = np.array([label.encode() for label in labels], dtype=object)
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
@@ -34,7 +34,7 @@ class TritonPythonModel:
 
 
 def call(model, tensor, output):
-    """One step: a tensor to a model, its output back."""
+    """Run one step: pass a tensor to a model and return its output."""
     request = pb_utils.InferenceRequest(model_name=model, requested_output_names=[output], inputs=[tensor])
     response = request.exec()
     if response.has_error():

@@ -1,4 +1,4 @@
-"""Texts to numbers of words; texts of a batch are padded to the longest."""
+"""Texts to token numbers; the texts of a batch are padded to the longest one."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,15 @@ PADDING, UNKNOWN = 0, 1  # the first two lines of vocabulary.txt
 
 
 class TritonPythonModel:
-    """Knows the words of vocabulary.txt by their line."""
+    """Maps each word of vocabulary.txt to its line number."""
 
     def initialize(self, args):
-        """Read the vocabulary, which lies beside this file."""
+        """Read the vocabulary from this file's folder."""
         words = Path(pb_utils.get_model_dir(), "vocabulary.txt").read_text(encoding="utf-8").split()
         self.numbers = {word: number for number, word in enumerate(words)}
 
     def execute(self, requests):
-        """Answer each request by itself."""
+        """Compute one response for each request."""
         responses = []
         for request in requests:
             texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()[:, 0]
@@ -30,6 +30,6 @@ class TritonPythonModel:
         return responses
 
     def tokens(self, text):
-        """The numbers of the words in a text; at least one, for a text without words."""
+        """The token numbers of a text; at least one, also for a text without words."""
         words = re.findall(r"[a-z]+", text.lower()) or [""]
         return [self.numbers.get(word, UNKNOWN) for word in words]
