@@ -1,1 +1,1 @@
-"""Measures naiad beside the real Triton, on one machine in one run; `make bench` writes docs/benchmarks.md."""
+"""Compares naiad with the real Triton, on one machine in one run; `make bench` writes docs/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure naiad beside the real Triton; see docs/benchmarks.md for what comes out."""
+"""`python -m bench`: compare naiad with the real Triton; docs/benchmarks.md shows the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
     options = _options()
     names = [name for name in cases.NAMES if not options.only or any(part in name for part in options.only)]
     if not names:
-        print(f"no case is called {' or '.join(options.only)}; there are: {', '.join(cases.NAMES)}")
+        print(f"no case matches {' or '.join(options.only)}; the cases are: {', '.join(cases.NAMES)}")
         return 2
     reference = install(FOLDER / "reference")
     wants_environment = any(name.startswith("environment") for name in names)
@@ -47,8 +47,10 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round: under two minutes, prints only")
-    parser.add_argument("--only", action="append", default=[], metavar="PART", help="cases whose name has PART in it")
+    parser.add_argument("--quick", action="store_true", help="run one short round, in under two minutes; print only")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PART", help="run the cases whose names contain PART"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md even after --quick or --only")
     parser.add_argument(
         "--servers", nargs="+", choices=(OURS, THEIRS), default=(OURS, THEIRS), help="measure one server alone"

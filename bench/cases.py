@@ -1,4 +1,4 @@
-"""What is measured, and what was promised."""
+"""The cases that are measured, and the targets for their results."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.perf import Load
 from bench.repository import CALLS_PER_REQUEST, IDENTITY_SIZES, RESPONSES_PER_REQUEST
 
 PROTOCOLS = ("http", "grpc")
-# Enough clients to keep both cores busy with one instance; more would only lengthen the queue.
+# Four clients keep both cores busy with one instance; more clients only lengthen the queue.
 IDENTITY_CLIENTS = 4
-# A window must hold many whole requests, and 16 MB take a tenth of a second each.
+# A window must contain many complete requests, and a request of 16 MB takes a tenth of a second.
 STRETCH = {"16MB": 3}
 COPIES = (1, 20, 100)
 
@@ -27,7 +27,7 @@ LOADS: dict[str, Load] = {
     for protocol in PROTOCOLS
     for size in IDENTITY_SIZES
 }
-# For larger tensors more clients only lengthen the queue; requests of these also share turns of the loop.
+# For larger tensors more clients only lengthen the queue; at 64 KB, requests also share turns of the event loop.
 LOADS["identity-http-64KB-16"] = Load(model="identity_64KB", protocol="http", concurrency=16)
 BLS, STREAM, BATCHED, ENSEMBLE = "bls-http", "decoupled-grpc", "dynamic-http-64", "ensemble-http-16"
 LOADS |= {
@@ -46,7 +46,7 @@ NAMES = (*LOADS, *STARTS, ENVIRONMENT_FIRST, ENVIRONMENT_SECOND)
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A promise on a ratio ours/reference of one case's metric."""
+    """A bound for the ratio naiad/Triton of one metric of one case."""
 
     promise: str
     case: str
@@ -56,13 +56,13 @@ class Target:
 
     @property
     def is_met_by(self) -> Callable[[float], bool]:
-        """Whether a ratio keeps the promise."""
+        """A function that tells whether a ratio meets the target."""
         compare = operator.ge if self.at_least else operator.le
         return lambda ratio: bool(compare(ratio, self.bound))
 
     @property
     def bound_text(self) -> str:
-        """The bound as the report prints it."""
+        """The bound as text for the report."""
         return f"{'at least' if self.at_least else 'at most'} {self.bound} x"
 
 

@@ -1,8 +1,8 @@
-"""naiad under the same build of Python that the reference's models run on.
+"""Installs naiad for the same build of Python that runs the reference's models.
 
-The reference's stub loads the system's libpython. Where this benchmark was started by another build (pyenv's are
-compiled without profile-guided optimisation, the distributions' with it, which is a quarter of the time of every line),
-the comparison would be one of compilers. NAIAD_BENCH_PYTHON names an interpreter to use instead.
+The reference's stub loads the system's libpython. If another build of Python runs this benchmark, the comparison
+would measure compilers: pyenv compiles without profile-guided optimisation, distributions with it, which saves a
+quarter of the time of all Python code. NAIAD_BENCH_PYTHON names an interpreter to use instead.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def install(folder: Path, reference: Reference) -> Path:
-    """The program `tritonserver` of this checkout, in an environment made for it under *folder* if need be."""
+    """The program `tritonserver` of this checkout, in an environment that is created below *folder* if necessary."""
     interpreter = _interpreter(reference)
     if interpreter == Path(sys.executable):
         return Path(sys.executable).with_name("tritonserver")
     program = folder / "ours" / "bin" / "tritonserver"
     ready, project = folder / "ours" / "ready", (ROOT / "pyproject.toml").read_text()
-    if not ready.exists() or ready.read_text() != project:  # its dependencies may be others
+    if not ready.exists() or ready.read_text() != project:  # the dependencies may have changed
         print(f"installing naiad for {interpreter} ...", flush=True)
         subprocess.run([sys.executable, "-m", "virtualenv", "-q", "-p", interpreter, folder / "ours"], check=True)
         pip = [str(folder / "ours" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -35,11 +35,11 @@ def install(folder: Path, reference: Reference) -> Path:
 
 
 def python_of(program: Path) -> str:
-    """Version and origin of the Python that runs *program*, for the page."""
+    """Version and origin of the Python that runs *program*, as text for the page."""
     ask = "import sys; print(sys.version.split()[0], sys.base_prefix)"
     done = subprocess.run([program.with_name("python"), "-c", ask], capture_output=True, text=True, check=True)
     number, _, prefix = done.stdout.strip().partition(" ")
-    return f"{number}, {'the system build, as for Triton' if prefix == '/usr' else 'a build other than the system has'}"
+    return f"{number}, {'the system build, as for Triton' if prefix == '/usr' else 'not the system build'}"
 
 
 def _interpreter(reference: Reference) -> Path:

@@ -1,4 +1,4 @@
-"""One run of the real perf_analyzer against one server, and the figures it gives."""
+"""Runs the real perf_analyzer against one server and reads its figures."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from pathlib import Path
 from bench.reference import Reference
 from bench.servers import Server
 
-# perf_analyzer goes on until three windows agree; told that any three do, it always takes exactly three, so that
-# every measurement lasts as long as the other server's and a noisy neighbour costs accuracy, not minutes.
+# perf_analyzer measures windows until three of them agree. With this tolerance any three agree, so it always measures
+# exactly three: both servers are measured for the same time, and other load on the machine costs accuracy, not minutes.
 WINDOWS = "3"
 ANY_SPREAD = "9999"
 TIMEOUT = 180
-# It fails where a window held no answer, as when the machine itself stood still; half an hour's run goes on.
+# perf_analyzer fails if a window contains no response, for example after the machine was paused. Retrying keeps the
+# results of a run of half an hour.
 ATTEMPTS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load.
+    """The load of one case.
 
     Attributes:
-        model: Which model is asked.
-        protocol: Over what.
-        concurrency: How many clients ask at once.
-        stretch: Lengthens the windows for slow answers.
-        parts: How many calls or responses a request stands for; the figures are for one of them.
-        streams: Whether the model is asked over a stream, as a decoupled one must be.
+        model: The model that gets the requests.
+        protocol: "http" or "grpc".
+        concurrency: Number of concurrent clients.
+        stretch: Factor for the length of the windows, for slow responses.
+        parts: Number of calls or responses of one request; the figures are those of one call or response.
+        streams: Whether requests are sent over a stream, as decoupled models require.
     """
 
     model: str
@@ -55,10 +56,10 @@ def measure(reference: Reference, server: Server, load: Load, window: float) -> 
 
 
 def parse(report: str) -> dict[str, float]:
-    """The figures of a CSV report with one line of measurements."""
+    """The figures of a CSV report with one row of measurements."""
     rows = list(csv.DictReader(report.splitlines()))
     if len(rows) != 1:
-        raise ValueError(f"expected one line of measurements from perf_analyzer, got {len(rows)}:\n{report}")
+        raise ValueError(f"expected one row of measurements from perf_analyzer, got {len(rows)}:\n{report}")
     return {
         "throughput": float(rows[0]["Inferences/Second"]),
         "p50": float(rows[0]["p50 latency"]),

@@ -1,8 +1,9 @@
-"""`python -m bench.prewarm --python PYTHON --modules pandas`: what forking a model's instances saves, as a table.
+"""`python -m bench.prewarm --python PYTHON --modules pandas`: what forking a model's instances saves.
 
-Starts a server with one model of several instances that imports the modules, each time anew, by turns with and without
-PREWARM, and prints the medians: seconds until it is ready, and what all processes below the server hold together once
-they have worked (the fork server included). A first start of each kind, which compiles the modules, is not counted.
+Starts a server with one model of several instances that imports the modules, alternately with and without PREWARM.
+Prints the medians of the seconds until the server is ready, and of the memory of all processes below the server after
+they have executed requests, the fork server included. The first start of each kind compiles the modules and does not
+count.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> int:
         for number in range(options.rounds + 1):
             for is_forked, values in found.items():
                 measured = _measure(options, Path(folder), is_forked=is_forked)
-                if number:  # the first of each compiles the environment's modules
+                if number:  # the first start of each kind compiles the environment's modules
                     values.append(measured)
     print(f"{options.instances} instances that import {options.modules}, median of {options.rounds} starts\n")
     print("| | until ready | all instances | each |\n|---|---|---|---|")
@@ -61,14 +62,14 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.prewarm")
     parser.add_argument("--python", type=Path, required=True, help="the interpreter of an environment with the modules")
-    parser.add_argument("--modules", required=True, help="what the model imports, by commas")
+    parser.add_argument("--modules", required=True, help="the modules that the model imports, separated by commas")
     parser.add_argument("--instances", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 
 
 def _measure(options: argparse.Namespace, work: Path, *, is_forked: bool) -> tuple[float, float]:
-    """Seconds of a start, and MiB (PSS) of all that runs below the server."""
+    """Seconds until the server is ready, and memory (PSS, MiB) of all processes below it."""
     version = work / "models" / "m" / "1"
     version.mkdir(parents=True, exist_ok=True)
     (version / "model.py").write_text(_MODEL.format(modules=options.modules))
@@ -85,13 +86,13 @@ def _measure(options: argparse.Namespace, work: Path, *, is_forked: bool) -> tup
 
 
 def _log_of(work: Path) -> str:
-    """What the servers before this one have said."""
+    """The log of the servers before this one."""
     file = work / f"{OURS}.log"
     return file.read_text(errors="replace") if file.exists() else ""
 
 
 def _work(server: Server) -> None:
-    """Have the instances work, in step with other threads that do the same."""
+    """Send requests to the instances; several threads do this concurrently."""
     tensor = {"name": "IN", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
     body = json.dumps({"inputs": [tensor]})
     connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)

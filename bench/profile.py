@@ -1,7 +1,7 @@
 """`python -m bench.profile`: where the host spends the time of a request, function by function.
 
-Runs our server under cProfile and loads it with the real perf_analyzer. A profiler makes small functions look dearer
-than they are, so its figures rank; the CPU per request in docs/benchmarks.md is what counts.
+Runs naiad under cProfile with a load from the real perf_analyzer. A profiler overstates the time of small functions,
+so use its figures for ranking only. docs/benchmarks.md has the real CPU time per request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.reference import install
 from bench.results import OURS
 from bench.servers import Program, running
 
-# The server ends by SIGTERM in the usual way, which lets the profile be written.
+# SIGTERM ends the server in the usual way, so that this code can write the profile.
 PROFILED = """\
 import cProfile, sys
 from naiad.cli.main import main_tritonserver
@@ -30,7 +30,7 @@ try:
 finally:
     profile.dump_stats(sys.argv[1])
 """
-# Waiting for events and starting up are no part of a request.
+# Waiting for events and starting up are not part of a request.
 LEFT_OUT = ("asyncio/runners.py", "importlib", "<frozen", "marshal", "posix.", "_posixsubprocess")
 
 
@@ -41,10 +41,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         requests, entries = _profile(cases.LOADS[options.case], Path(folder))
-    print(f"{options.case}: {requests} requests; microseconds per request in each function alone, dearest first")
+    print(f"{options.case}: {requests} requests; microseconds per request in each function itself, largest first")
     for name, microseconds in Counter(entries).most_common(options.lines):
         print(f"{microseconds:8.1f}  {name}")
-    print(f"{sum(entries.values()):8.1f}  in all")
+    print(f"{sum(entries.values()):8.1f}  in total")
     return 0
 
 
@@ -60,11 +60,11 @@ def _profile(load: Load, folder: Path) -> tuple[int, dict[str, float]]:
 
 
 def per_request(stats: pstats.Stats, requests: int) -> dict[str, float]:
-    """Microseconds per request by function, for those that are part of answering requests."""
+    """Microseconds per request for each function that processes requests."""
     entries: dict[str, float] = {}
     for (file, line, name), (_, calls, own, _, _) in stats.stats.items():  # type: ignore[attr-defined]
         where = name if file == "~" else f"{file.rsplit('/site-packages/')[-1].rsplit('/platform/')[-1]}:{line} {name}"
-        # What ran for fewer than half of the requests belongs to starting, not to requests.
+        # A function that ran for fewer than half of the requests belongs to the start, not to requests.
         if calls >= requests / 2 and not any(part in where for part in LEFT_OUT):
             entries[where] = own / requests * 1e6
     return entries

@@ -1,4 +1,4 @@
-"""Taking turns again that other machines disturbed: what a hypervisor gave to others was nobody's to use here."""
+"""Repeats turns in which the hypervisor gave processor time to other virtual machines (steal time)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import psutil
 from bench.results import Results
 
 STOLEN = "stolen"
-# Of all processors' time. On a machine left alone it is below a hundredth; from a twentieth on, turns beside each other
-# give ratios of 1 and of 2.
+# Share of the time of all processors. On an undisturbed machine it is below 0.01; from 0.05 on, the ratios of
+# successive turns vary between 1 and 2.
 LIMIT = 0.02
 
 Turn = Mapping[str, Mapping[str, float]]
@@ -19,14 +19,14 @@ Turn = Mapping[str, Mapping[str, float]]
 def take_turns(results: Results, case: str, rounds: int, turn: Callable[[], Turn]) -> None:
     """Add *rounds* turns of a case.
 
-    A turn of which more than the limit was stolen is taken again, as many in all as there are rounds: on a machine that
-    has no peace at all, its turns count as they are. What was measured has no say in it.
+    A turn with more steal time than the limit is repeated. At most *rounds* turns are repeated: on a machine that is
+    always disturbed, further turns count as they are. The measured values do not influence this decision.
 
     Args:
-        results: Where samples go, each with the share of the processors' time that was stolen in its turn.
-        case: What is measured.
-        rounds: How many turns count.
-        turn: Measures all servers, one after the other; samples by server.
+        results: Collects the samples, each with the steal time of its turn as a share of the processors' time.
+        case: Name of the measured case.
+        rounds: Number of turns that count.
+        turn: Measures all servers, one after the other; returns the samples by server.
     """
     spare = rounds
     while rounds:
@@ -35,7 +35,7 @@ def take_turns(results: Results, case: str, rounds: int, turn: Callable[[], Turn
         stolen = stolen_share(before, psutil.cpu_times())
         if stolen > LIMIT and spare:
             spare -= 1
-            print(f"{case:24} again: {stolen:.0%} of the processors' time went to other machines", flush=True)
+            print(f"{case:24} repeated: {stolen:.0%} of the processors' time went to other machines", flush=True)
             continue
         rounds -= 1
         for server, sample in samples.items():
@@ -43,6 +43,6 @@ def take_turns(results: Results, case: str, rounds: int, turn: Callable[[], Turn
 
 
 def stolen_share(before: tuple[float, ...], after: tuple[float, ...]) -> float:
-    """Which part of all processors' time between two readings of `psutil.cpu_times()` went to other machines."""
+    """The share of all processors' time that went to other machines between two readings of `psutil.cpu_times()`."""
     spent = {name: getattr(after, name) - getattr(before, name) for name in after._fields if "guest" not in name}
     return max(0.0, spent.get("steal", 0.0)) / max(sum(spent.values()), 1e-9)

@@ -1,8 +1,8 @@
-"""The real Triton and its load generator, from PyPI wheels alone: no root, no container, no GPU.
+"""Installs the real Triton and its load generator from PyPI wheels, without root, a container or a GPU.
 
-NVIDIA's wheel `nvidia-pytriton` carries the server with its Python backend and the stubs of every Python version;
-an older wheel of `tritonclient` carries the program `perf_analyzer`. Both are unpacked into one folder once.
-NAIAD_BENCH_REFERENCE names such a folder that is already there.
+NVIDIA's wheel `nvidia-pytriton` contains the server with its Python backend and the stubs of every Python version.
+An older wheel of `tritonclient` contains the program `perf_analyzer`. Both are unpacked into one folder once.
+NAIAD_BENCH_REFERENCE names an existing folder of this kind.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 
 SERVER_WHEEL = "nvidia-pytriton==0.7.0"  # Triton 2.51.0
-LOAD_WHEEL = "tritonclient==2.41.1"  # the last one with a perf_analyzer that needs no more than two extra libraries
-# The server's stubs are built against numpy 1: with numpy 2 every answer fails on its shape.
+LOAD_WHEEL = "tritonclient==2.41.1"  # the last one whose perf_analyzer needs only two extra libraries
+# The server's stubs are built against numpy 1: with numpy 2 every response fails because of its shape.
 PACKAGES = ("tritonclient[all]", "numpy<2")
-# perf_analyzer asks for these by their plain names; the server's wheel has them under names with a digest.
+# perf_analyzer loads these libraries by their plain names; the server's wheel has them under names with a digest.
 LIBRARIES = {"libb64.so.0d": "libb64-*", "libcudart.so.12": "libcudart-*"}
 MARKER = "READY"
 
@@ -42,11 +42,11 @@ class Reference:
 
     @property
     def libraries(self) -> Path:
-        """The shared libraries the server's wheel brought."""
+        """The shared libraries of the server's wheel."""
         return self.site / "nvidia_pytriton.libs"
 
     def server_command(self) -> list[str]:
-        """The server, to be followed by its usual options."""
+        """The command of the server; append its usual options."""
         return [
             str(self.server / "bin" / "tritonserver"),
             f"--backend-directory={self.root / 'backends'}",
@@ -54,20 +54,20 @@ class Reference:
         ]
 
     def server_environ(self, *, packages: bool) -> dict[str, str]:
-        """Variables for the server; `packages` makes the reference's own numpy importable for its models.
+        """Environment variables of the server; with `packages`, its models can import the reference's numpy.
 
-        Not for models with an environment: PYTHONPATH would put this numpy before the environment's.
+        Models with an environment must run without `packages`: PYTHONPATH would put this numpy before theirs.
         """
         python = {"PYTHONPATH": str(self.site)} if packages else {}
         path = f"{self.root / 'venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
         return {"LD_LIBRARY_PATH": str(self.libraries), "PATH": path, **python}
 
     def load_command(self) -> list[str]:
-        """perf_analyzer, to be followed by its options."""
+        """The command of perf_analyzer; append its options."""
         return [str(self.root / "bin" / "perf_analyzer.bin")]
 
     def load_environ(self) -> dict[str, str]:
-        """Variables for perf_analyzer."""
+        """Environment variables of perf_analyzer."""
         return {"LD_LIBRARY_PATH": f"{self.root / 'lib'}{os.pathsep}{self.libraries}"}
 
     def stub(self, minor: str) -> Path:
@@ -76,19 +76,21 @@ class Reference:
 
 
 def install(folder: Path) -> Reference:
-    """The reference in `folder`, installed there first if need be: a minute and 700 MB."""
+    """The reference in `folder`, installed there first if necessary, which takes a minute and 700 MB."""
     given = os.environ.get("NAIAD_BENCH_REFERENCE")
     root = Path(given) if given else folder
     if not (root / MARKER).exists():
         if given:
-            raise SystemExit(f"NAIAD_BENCH_REFERENCE={given} holds no finished reference: {root / MARKER} is missing")
+            raise SystemExit(
+                f"cannot use NAIAD_BENCH_REFERENCE={given}: {root / MARKER} is missing; finish its installation"
+            )
         print(f"installing the reference into {root} (once, about a minute) ...", flush=True)
         _install(root)
     return Reference(root.resolve())
 
 
 def _install(root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)  # what an interrupted installation left
+    shutil.rmtree(root, ignore_errors=True)  # left by an interrupted installation
     (root / "bin").mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
     pip = [str(root / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -122,7 +124,7 @@ def _take_load_generator(reference: Reference) -> None:
 
 
 def _write_start_script(reference: Reference) -> None:
-    # For people and for tests/conformance, which start the server without knowing what it needs.
+    # For users and for tests/conformance: starts the server with the variables and folders that it needs.
     environ = {**reference.server_environ(packages=True), "PATH": f"{reference.root / 'venv' / 'bin'}:$PATH"}
     lines = [f'export {name}="{value}"' for name, value in environ.items()]
     command = " ".join(f'"{word}"' for word in reference.server_command())

@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md from results; keeps the prose people wrote into it."""
+"""Writes docs/benchmarks.md from results; keeps the prose that was written by hand."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ MODELS_BEGIN, MODELS_END = (
     "<!-- end of language models -->",
 )
 _INTRODUCTION = """\
-Written by `make bench`: naiad and the real Triton on one machine in one run, by turns, with the real
-`perf_analyzer`. Figures are medians; a ratio is naiad's figure divided by Triton's of the same turn, the median of the
-turns. Where more than {limit:.0%} of the processors' time went to other machines, loads and cold starts were measured
-again, up to as often as there are turns; how much did in those that count is in the last column."""
+Written by `make bench`: naiad and the real Triton on one machine in one run, in turns, with the real
+`perf_analyzer`. Figures are medians. A ratio is naiad's figure divided by Triton's of the same turn, the median of all
+turns. Loads and cold starts were measured again if more than {limit:.0%} of the processors' time went to other
+machines, at most as often as there are turns. The last column shows this share for the turns that count."""
 _REQUESTS = """\
-In each pair naiad's figure comes first, Triton's second. Identity tensors go in and come out. CPU is that of the server
-(host) and of its instance (guest) per request."""
+In each pair the first figure is naiad's, the second Triton's. Identity models return their input tensor. CPU is the
+time per request of the server (host) and of its instance (guest)."""
 _STARTS = "From starting the program to the first 200 of `/v2/health/ready`."
-_MEMORY = "The processes below a server with 20 loaded models, divided by 20, and the server itself."
+_MEMORY = "Memory of all processes below a server with 20 loaded models, divided by 20, and of the server's process."
 _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
 
 
 def write(path: Path, results: Results, settings: str, python: str) -> None:
-    """Write the page anew, but for the prose between its markers and the section of `bench.llm`."""
+    """Regenerate the page; keep the prose between its markers and the section of `bench.llm`."""
     page = path.read_text() if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(with_models(render(results, settings, python, _prose(page)), models_of(page)))
 
 
 def models_of(page: str) -> str:
-    """The section on language models with its markers; "" if there is none."""
+    """The section on language models with its markers, or "" if the page has none."""
     found = re.search(f"{re.escape(MODELS_BEGIN)}.*{re.escape(MODELS_END)}", page, re.DOTALL)
     return found[0] if found else ""
 
 
 def with_models(page: str, section: str) -> str:
-    """*page* with this section in the place of an older one, or at its end."""
+    """*page* with its section on language models replaced, or with the section appended."""
     old = models_of(page)
     if old:
         return page.replace(old, section)
@@ -55,7 +55,7 @@ def with_models(page: str, section: str) -> str:
 
 
 def render(results: Results, settings: str, python: str, prose: str) -> str:
-    """The page."""
+    """The text of the page."""
     parts = [
         f"# Benchmarks\n\n{_INTRODUCTION.format(limit=LIMIT)}",
         _facts(settings, python),

@@ -1,4 +1,4 @@
-"""Model repositories to measure on: the same files for both servers."""
+"""The measured model repositories, with the same files for both servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import shutil
 from pathlib import Path
 
-# Elements of FP32; the names are what the report calls them.
+# Number of FP32 elements; the keys are the names in the report.
 IDENTITY_SIZES = {"1KB": 256, "64KB": 16 * 1024, "1MB": 256 * 1024, "16MB": 4 * 1024 * 1024}
 
 ADD_SUB = """\
@@ -98,7 +98,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", part)]))
         return responses
 """
-# As long as on an accelerator, and meanwhile the processors are others'.
+# Simulates an accelerator: a batch takes 5 ms without using a processor.
 BATCHED_5MS = BATCHED.replace("import numpy", "import time\n\nimport numpy", 1).replace(
     "        arrays = ", "        time.sleep(0.005)\n        arrays = ", 1
 )
@@ -107,7 +107,7 @@ STEPS = ("INPUT0", "first", "second", "OUTPUT0")
 
 
 def write_load_models(repository: Path) -> None:
-    """`add_sub`, an identity model of each size, one that calls another, and a decoupled one."""
+    """Write the models of all loads: `add_sub`, identity models of each size, calls, streams, batches, an ensemble."""
     _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
     for name, elements in IDENTITY_SIZES.items():
         _write(repository / f"identity_{name}", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), elements))
@@ -121,13 +121,13 @@ def write_load_models(repository: Path) -> None:
 
 
 def write_copies(repository: Path, count: int) -> None:
-    """`count` models of the same code, each with its own instance."""
+    """Write `count` models with the same code, each with its own instance."""
     for index in range(count):
         _write(repository / f"model_{index:02}", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
 
 
 def write_with_environment(repository: Path, archive: Path, stub: Path | None) -> None:
-    """One model in a packed environment; `stub` is the reference's for the environment's Python."""
+    """Write one model with a packed environment; `stub` is the reference's stub for the environment's Python."""
     model = repository / "packed"
     parameter = f'parameters: {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{archive}" }} }}\n'
     _write(model, ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16) + parameter)
@@ -136,7 +136,7 @@ def write_with_environment(repository: Path, archive: Path, stub: Path | None) -
 
 
 def _write_ensemble(model: Path, ports: str) -> None:
-    """Three times the model `called`, one after the other."""
+    """Write an ensemble that runs the model `called` three times, one after the other."""
     (model / "1").mkdir(parents=True)
     steps = "".join(
         f'step {{ model_name: "called" model_version: -1 input_map {{ key: "INPUT0" value: "{source}" }} '

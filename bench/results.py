@@ -11,25 +11,25 @@ OURS, THEIRS = "naiad", "triton"
 
 @dataclasses.dataclass
 class Results:
-    """Samples by case and server, in the order they were taken."""
+    """Samples by case and server, in the order of their measurement."""
 
     samples: dict[str, dict[str, list[Mapping[str, float]]]] = dataclasses.field(default_factory=dict)
 
     def add(self, case: str, server: str, sample: Mapping[str, float]) -> None:
-        """Keep a sample and say so: a long run should show that it goes on."""
+        """Add a sample and print it, so that a long run shows its progress."""
         self.samples.setdefault(case, {}).setdefault(server, []).append(sample)
         figures = "  ".join(f"{name} {value:,.4g}" for name, value in sample.items())
         print(f"{case:24} {server:8} {figures}", flush=True)
 
     def median(self, case: str, server: str, metric: str) -> float | None:
-        """The median of a metric; None where it was not measured."""
+        """The median of a metric; None if it was not measured."""
         values = [sample[metric] for sample in self.samples.get(case, {}).get(server, []) if metric in sample]
         return statistics.median(values) if values else None
 
     def ratio(self, case: str, metric: str) -> float | None:
-        """Ours divided by the reference's, the median of the turns in which both were measured; None without any.
+        """The median of naiad's value divided by the reference's, turn by turn; None if no turn measured both.
 
-        By turns, as a machine that grows slower in the meantime does so for both of a turn.
+        The ratio is computed for each turn because a machine whose speed changes affects both servers of a turn alike.
         """
         samples = self.samples.get(case, {})
         turns = zip(samples.get(OURS, []), samples.get(THEIRS, []), strict=False)

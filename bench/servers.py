@@ -21,23 +21,23 @@ import psutil
 HOST = "127.0.0.1"
 START_TIMEOUT = 240.0
 STOP_TIMEOUT = 60.0
-# Fine enough beside starts of some hundred milliseconds, and cheap enough not to take CPU from them.
+# Short compared with starts of several hundred milliseconds, and long enough to use little CPU.
 POLL = 0.005
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One of the two servers: how it is started, and what its process inherits."""
+    """One of the two servers: its command and its environment variables."""
 
     name: str
     command: Sequence[str]
     environ: Mapping[str, str]
 
     def child_environ(self, cache: Path) -> dict[str, str]:
-        """The variables of the process.
+        """The environment variables of the process.
 
-        Nothing of this shell's PYTHON* settings may reach a server: some shells export PYTHONDONTWRITEBYTECODE, which
-        would make every start compile anew. The cache is the run's own, so that a first start is a first start.
+        The server inherits no PYTHON* variables: some shells export PYTHONDONTWRITEBYTECODE, and every start would
+        compile all modules again. The cache folder belongs to the run, so that the first start finds it empty.
         """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
         return {**inherited, "XDG_CACHE_HOME": str(cache), **self.environ}
@@ -45,7 +45,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Resident memory in bytes: of the server itself, and the mean of its instances' processes."""
+    """Resident memory in bytes: of the server's process, and the mean of its instances' processes."""
 
     server_pss: float
     instance_pss: float
@@ -91,25 +91,25 @@ class Server:
 
     @property
     def log(self) -> str:
-        """Everything it and its instances have printed."""
+        """The output of the server and of its instances."""
         return self._log.read_text(errors="replace")
 
     def address(self, protocol: str) -> str:
-        """Where perf_analyzer is to send its requests."""
+        """The address to which perf_analyzer sends its requests."""
         return f"{HOST}:{self.http_port if protocol == 'http' else self.grpc_port}"
 
     def inference_count(self, model: str) -> int:
-        """How many requests a model has answered since its load."""
+        """Number of requests that a model has executed since it was loaded."""
         content: Any = json.loads(self._get(f"/v2/models/{model}/stats")[1])
         return int(content["model_stats"][0]["inference_count"])
 
     def cpu_seconds(self) -> tuple[float, float]:
-        """CPU time used so far by the server itself and by its instances' processes."""
+        """CPU time used so far by the server's process and by its instances' processes."""
         own, below = self._process_and_family()
         return _cpu(own), sum(map(_cpu, below))
 
     def memory(self, instances: int) -> Memory:
-        """What the server and its `instances` instances hold; all processes below the server count as instances."""
+        """Memory of the server and of its `instances` instances; all processes below the server count as instances."""
         own, below = self._process_and_family()
         held = [process.memory_full_info() for process in below]
         return Memory(
@@ -120,16 +120,16 @@ class Server:
         )
 
     def stop(self) -> None:
-        """End the server as an operator would; by force if it does not follow."""
+        """Stop the server with SIGTERM; kill it if it does not exit in time."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            print(f"{self.program.name} did not end on SIGTERM within {STOP_TIMEOUT:.0f} s; killed")
+            print(f"{self.program.name} did not exit on SIGTERM within {STOP_TIMEOUT:.0f} s; killed")
             self.kill()
 
     def kill(self) -> None:
-        """End the server and what it started, by id."""
+        """Kill the server and all processes that it started."""
         with contextlib.suppress(psutil.NoSuchProcess):
             _, below = self._process_and_family()
             for process in below:
@@ -145,7 +145,9 @@ class Server:
     def _wait_ready(self, deadline: float) -> None:
         while not self._is_ready():
             if self._process.poll() is not None:
-                raise SystemExit(f"{self.program.name} ended with {self._process.returncode}:\n{self._log_tail()}")
+                raise SystemExit(
+                    f"{self.program.name} exited with code {self._process.returncode}:\n{self._log_tail()}"
+                )
             if time.perf_counter() > deadline:
                 raise SystemExit(f"{self.program.name} is not ready after {START_TIMEOUT:.0f} s:\n{self._log_tail()}")
             time.sleep(POLL)
@@ -168,7 +170,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(program: Program, repository: Path, work: Path) -> Iterator[Server]:
-    """A ready server on a repository, ended on leaving."""
+    """A ready server with this repository; it is stopped on leaving the `with` block."""
     server = Server(program, repository, work)
     try:
         yield server
@@ -177,7 +179,8 @@ def running(program: Program, repository: Path, work: Path) -> Iterator[Server]:
 
 
 def _free_ports(count: int) -> list[int]:
-    # Below the range that outgoing connections are given: ours to a starting server would take its port now and then.
+    # Below the range of ephemeral ports: a connection of this process to a starting server could otherwise get the
+    # port on which the server will listen.
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(22000, 32000)

@@ -1,4 +1,4 @@
-"""Runs the cases: both servers in turns, A B A B, so that a machine growing slower or faster hurts both alike."""
+"""Runs the cases with both servers in turns (A B A B), so that changes of the machine's speed affect both alike."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WARM_UP = Load(model="add_sub", protocol="http", concurrency=1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Session:
-    """What a run needs to know: who is measured, how often and for how long.
+    """One run: the measured servers, and the number and length of the measurements.
 
     Attributes:
         programs: The servers, in the order of their turns.
-        rounds: How many turns each takes per case.
-        promised_rounds: How many in loads of which something was promised.
+        rounds: Number of turns of each server for one case.
+        promised_rounds: Number of turns in loads that have a target.
         window: Seconds of each of perf_analyzer's three windows.
     """
 
@@ -81,15 +81,15 @@ class Session:
         return figures
 
     def _measure_environment(self, packed: Packed) -> None:
-        # The reference unpacks into the temporary folder and removes that at each stop; naiad's store stays. Neither
-        # start is to pay for that: on some file systems making files is slow for a while where others were removed.
+        # The reference unpacks into the temporary folder and removes it at each stop; naiad keeps its store. On some
+        # file systems creating files is slow for a while after others were removed. No start may include this delay.
         rest = rest_on(Path(tempfile.gettempdir()))
         with _folder(packed.archive.parent) as work:
             for turn in range(self.rounds):
                 place = work / str(turn)
                 models = {each.name: self._write_environment_models(each, packed, place) for each in self.programs}
                 for name in (cases.ENVIRONMENT_FIRST, cases.ENVIRONMENT_SECOND):
-                    # The reference last: nothing was removed before either of the two then.
+                    # The reference starts last, so that no files are removed before either of the two starts.
                     for program in reversed(self.programs):
                         rest.wait()
                         seconds = _start_seconds(self._without_packages(program), models[program.name], place)
@@ -98,7 +98,7 @@ class Session:
 
     def _write_environment_models(self, program: Program, packed: Packed, work: Path) -> Path:
         models = work / f"models-{program.name}"
-        # The reference's stub is compiled for one Python; ours runs under the environment's own interpreter.
+        # The reference's stub is compiled for one Python; naiad's stub runs in the environment's own interpreter.
         stub = None if program.name == OURS else self.reference.stub(packed.python)
         repository.write_with_environment(models, packed.archive, stub)
         return models
@@ -116,7 +116,7 @@ def _start_seconds(program: Program, models: Path, work: Path) -> float:
 
 @contextlib.contextmanager
 def _folder(within: Path | None = None) -> Iterator[Path]:
-    # Not pathlib's or pytest's: a server that was killed may leave read-only folders of an environment behind.
+    # Not TemporaryDirectory, which raises on errors: a killed server may leave read-only folders of an environment.
     folder = Path(tempfile.mkdtemp(prefix="naiad-bench-", dir=within))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""Letting the machine come to rest before a start that writes much, so that no start pays for what was before it."""
+"""Waits before starts that write many files, so that no start is slowed down by the work before it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 import time
 from pathlib import Path
 
-# Without a journal, ext4 uses no inode again within a minute after its file was removed, or five while that is not on
-# disk yet, and steps over them one by one whenever it makes a file: ten times the time for each.
+# Without a journal, ext4 does not reuse an inode within one minute after its file was removed (five minutes while the
+# removal is not on disk). Creating a file skips these inodes one by one, which takes ten times as long.
 _REUSED_AFTER = 65.0
 _NO_JOURNAL = "<none>"
-# More than a start with an environment writes and reads. A virtual machine that gave memory back to its host gets it
-# again page by page, at four times the price of a page it has.
+# More than a start with an environment writes and reads. A virtual machine that has returned memory to its host gets it
+# back page by page, and the first use of such a page takes four times as long.
 _MEMORY = 2 << 30
 _PAGE = 4096
 
 
 class Rest:
-    """Knows when files were removed last, and waits until that is past. They were when it is made.
+    """Waits until the last removal of files has no effect on new files. Creating this object counts as a removal.
 
     Args:
-        delay: Seconds after which removed files slow nothing down any more.
+        delay: Seconds after a removal during which creating files is slow.
     """
 
     def __init__(self, delay: float) -> None:
@@ -29,18 +29,18 @@ class Rest:
         self.removed()
 
     def removed(self) -> None:
-        """Many files were just removed."""
+        """Record that files were removed now."""
         self._removed = time.monotonic()
 
     def wait(self) -> None:
-        """Write out what was written, and wait until the next start finds the machine as any other finds it."""
+        """Flush written data to disk, and wait until the next start has the same conditions as any other."""
         os.sync()
         time.sleep(max(0.0, self._removed + self._delay - time.monotonic()))
         _have_memory()
 
 
 def rest_on(folder: Path) -> Rest:
-    """What the file system of a folder needs, where an earlier run may have removed files a moment ago."""
+    """A `Rest` with the delay of the folder's file system; an earlier run may just have removed files."""
     return Rest(_REUSED_AFTER if _is_ext4_without_journal(folder) else 0.0)
 
 

@@ -1,1 +1,1 @@
-"""Loads that a server must bear for as long as they last, and what it holds before, during and after them."""
+"""Endurance tests: loads of any duration, and the server's memory, descriptors and threads before, during and after."""

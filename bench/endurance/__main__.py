@@ -1,4 +1,4 @@
-"""`python -m bench.endurance`: load naiad for long and see that nothing is lost, mixed up or kept."""
+"""`python -m bench.endurance`: load naiad for a long time; check that nothing is lost, mixed up or leaked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> int:
         if not options.only or any(part in scenario.name for part in options.only)
     ]
     if not chosen:
-        print(f"no load is called {' or '.join(options.only)}; there are:")
+        print(f"no load matches {' or '.join(options.only)}; the loads are:")
         print("\n".join(scenario.name for scenario in scenarios(environment)))
         return 2
     size = Size(seconds=options.seconds)
@@ -43,13 +43,13 @@ def main() -> int:
 
 
 def _command(size: Size, environment: Path | None) -> str:
-    """How the page is written again, wherever the interpreters are."""
+    """The command that regenerates the page, without paths of this machine."""
     other = f" --python python{environment.name.rpartition('-')[2]}" if environment else ""
     return f"python -m bench.endurance --seconds {size.seconds:g}{other} --write"
 
 
 def run(scenario: Scenario, size: Size, server: str) -> trial.Trial:
-    """One load on a server of its own."""
+    """Run one load on its own server."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         models = repository.write(scenario.models, work / "models")
@@ -63,10 +63,10 @@ def run(scenario: Scenario, size: Size, server: str) -> trial.Trial:
 
 
 def _environment(python: Path) -> Path:
-    """A virtual environment of *python* with numpy, made once."""
+    """A virtual environment of *python* with numpy, created once."""
     folder = ROOT / ".bench" / f"endurance-{_version(python)}"
     if not (folder / "ready").exists():
-        print(f"making an environment of {python} ...", flush=True)
+        print(f"creating an environment for {python} ...", flush=True)
         subprocess.run([python, "-m", "venv", folder], check=True)
         subprocess.run([folder / "bin" / "pip", "install", "--quiet", "numpy"], check=True)
         (folder / "ready").touch()
@@ -80,17 +80,19 @@ def _version(python: Path) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.endurance", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="of each load that lasts for a time (default: 60)")
-    parser.add_argument("--only", action="append", default=[], metavar="PART", help="loads whose name has PART in it")
-    parser.add_argument("--python", metavar="PATH", help="an interpreter of another version, for guests of that")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of each timed load (default: 60)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PART", help="run loads whose names contain PART"
+    )
+    parser.add_argument("--python", metavar="PATH", help="interpreter of another version, for the other Python loads")
     parser.add_argument(
         "--server",
         metavar="PATH",
         default=str(Path(sys.executable).with_name("tritonserver")),
-        help="what to start (default: the installed one)",
+        help="server to start (default: the installed one)",
     )
     parser.add_argument("--write", action="store_true", help="write docs/reference/endurance.md")
-    parser.add_argument("--page", type=Path, default=PAGE, help="another page to write")
+    parser.add_argument("--page", type=Path, default=PAGE, help="path of the page to write")
     return parser.parse_args()
 
 

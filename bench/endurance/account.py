@@ -1,23 +1,23 @@
-"""What a load sent, what came back, and what must not have happened."""
+"""Counts of the requests and responses of a load, and its violations."""
 
 from __future__ import annotations
 
 import dataclasses
 
-_MOST_TOLD = 10
+_MAX_DESCRIBED = 10
 
 
 @dataclasses.dataclass
 class Account:
-    """Kept by all clients of one load together.
+    """The counts of one load; all its clients share one object.
 
     Attributes:
         sent: Requests sent.
-        answered: Requests with a whole and right answer.
-        given_up: Requests that the client itself gave up on purpose.
-        responses: Responses of all requests that were right.
-        violations: What must not have happened; the first few in words.
-        violation_count: How often it did.
+        answered: Requests with a complete and correct response.
+        given_up: Requests that the client cancelled on purpose.
+        responses: Correct responses of all requests.
+        violations: Descriptions of the first violations.
+        violation_count: Number of all violations.
     """
 
     sent: int = 0
@@ -28,13 +28,13 @@ class Account:
     violation_count: int = 0
 
     def wrong(self, what: str) -> None:
-        """Note a violation."""
+        """Record a violation."""
         self.violation_count += 1
-        if len(self.violations) < _MOST_TOLD:
+        if len(self.violations) < _MAX_DESCRIBED:
             self.violations.append(what)
 
     def settle(self) -> None:
-        """After all clients have ended: whatever was sent was answered or given up."""
+        """Check, after all clients have ended, that each request was answered or cancelled."""
         missing = self.sent - self.answered - self.given_up
         if missing and not self.violation_count:
-            self.wrong(f"{missing} of {self.sent} requests were neither answered nor given up")
+            self.wrong(f"{missing} of {self.sent} requests were neither answered nor cancelled")

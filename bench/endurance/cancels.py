@@ -1,4 +1,4 @@
-"""Clients that give up at random moments, over both protocols, beside others whose answers must stay right."""
+"""Clients that cancel at random times, over both protocols, and others whose responses must stay correct."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESPONSES = 200
 
 
 class _Client:
-    """One client: asks, and mostly gives up."""
+    """One client: sends requests, and cancels most of them."""
 
     def __init__(self, address: Address, account: Account, channel: grpc.aio.Channel, number: int, stream: str) -> None:
         self._address = address
@@ -33,7 +33,7 @@ class _Client:
         self._asked = 0
 
     async def once(self) -> None:
-        """One request of some kind."""
+        """Send one request of a random kind."""
         self._asked += 1
         kinds = (self._grpc_call, self._http_call, self._grpc_stream, self._http_stream, self._whole_chain, self._whole)
         await self._rng.choice(kinds)()
@@ -66,7 +66,7 @@ class _Client:
         body = json.dumps(document).encode()
         _, writer = await asyncio.open_connection(self._address.host, self._address.http_port)
         head = f"POST /v2/models/head/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        cut = self._rng.choice((len(body), len(body), len(body) // 2))  # some do not even ask to the end
+        cut = self._rng.choice((len(body), len(body), len(body) // 2))  # some send only half of the request
         writer.write(head + body[:cut])
         await self._a_moment()
         writer.transport.abort()
@@ -114,7 +114,7 @@ class _Client:
 
 
 async def run(address: Address, account: Account, *, stream: str, clients: int, seconds: float) -> None:
-    """Let *clients* ask the chain and the model *stream* for *seconds*; then ask both once more."""
+    """Let *clients* send requests to the chain and the model *stream* for *seconds*; then check *stream* once more."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     connections = channels(address, chains.GRPC_CONNECTIONS)
@@ -124,7 +124,7 @@ async def run(address: Address, account: Account, *, stream: str, clients: int, 
         while loop.time() < until and account.violation_count < clients:
             try:
                 await client.once()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ought not to be
+            except Exception as error:  # noqa: BLE001 - every error is a violation
                 account.wrong(f"client {number}: {error!r}")
 
     try:

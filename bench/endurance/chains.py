@@ -1,4 +1,4 @@
-"""Clients that ask chains of models, each request with values of its own that no other answer can have."""
+"""Clients of chains of models; each request has unique values, so that a response of another request is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.endurance.repository import STEPS
 Ask = Callable[[Array, str], Awaitable[list[tuple[str, "Array | None"]]]]
 
 _SIZES = (8, 8, 8, 8, 8, 8, 100, 1000, 6000, 40_000)
-"""Elements: mostly few, sometimes more than are copied within the guest, sometimes more than one read takes."""
+"""Numbers of elements: mostly few, sometimes more than the guest copies, sometimes more than the receive buffer."""
 
 GRPC_CONNECTIONS = 8
 
@@ -28,10 +28,10 @@ def payload(client: int, number: int, rng: random.Random) -> Array:
 
 
 async def run(address: Address, account: Account, *, clients: int, seconds: float, decoupled: bool) -> None:
-    """Let *clients* ask one after the other for *seconds*; returns when all are answered."""
+    """Let each of *clients* send one request after the other for *seconds*; returns when all are answered."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    # Options of their own: else all clients of the process share one connection.
+    # Different options: grpcio shares one connection between all channels of a process with equal options.
     connections = [
         grpc_client.InferenceServerClient(address.grpc, channel_args=[("naiad.connection", number)])
         for number in range(GRPC_CONNECTIONS)
@@ -58,15 +58,15 @@ async def run(address: Address, account: Account, *, clients: int, seconds: floa
 
 
 async def close(stream: GrpcStream, account: Account) -> None:
-    """End a stream on which everything is answered."""
+    """Close a stream on which all requests are answered."""
     try:
         await stream.close()
-    except Exception as error:  # noqa: BLE001 - it ought to end
-        account.wrong(f"the end of a stream: {error!r}")
+    except Exception as error:  # noqa: BLE001 - every error is a violation
+        account.wrong(f"cannot close a stream: {error!r}")
 
 
 def asking(connection: object, http: object, stream: GrpcStream | None, *, use_http: bool) -> Ask:
-    """How one client asks `head`: on a stream where there is one, else one call over HTTP or gRPC."""
+    """The function that sends a client's requests to `head`: on *stream* if given, else over HTTP or gRPC."""
 
     async def ask(values: Array, request_id: str) -> list[tuple[str, Array | None]]:
         if stream is not None:
@@ -84,7 +84,7 @@ async def _ask_once(ask: Ask, account: Account, values: Array, request_id: str) 
     account.sent += 1
     try:
         answers = await ask(values, request_id)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
+    except Exception as error:  # noqa: BLE001 - every error is a violation
         account.wrong(f"request {request_id}: {error!r}")
         return
     problem = judge(answers, values, request_id)
@@ -96,7 +96,7 @@ async def _ask_once(ask: Ask, account: Account, values: Array, request_id: str) 
 
 
 def judge(answers: list[tuple[str, Array | None]], values: Array, request_id: str) -> str:
-    """What is wrong with the answers to one request of a chain; "" if nothing is."""
+    """The problem of the responses to one request of a chain; "" if they are correct."""
     ids = {found for found, _ in answers}
     if ids != {request_id}:
         return f"answered under the ids {sorted(ids)}"
@@ -104,5 +104,5 @@ def judge(answers: list[tuple[str, Array | None]], values: Array, request_id: st
     if len(outputs) != 1:
         return f"answered {len(outputs)} times"
     if not np.array_equal(outputs[0], values + sum(STEPS)):
-        return f"the answer is another's: {values[:3]} became {outputs[0][:3]}"
+        return f"the response of another request: {values[:3]} became {outputs[0][:3]}"
     return ""

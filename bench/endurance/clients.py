@@ -1,4 +1,4 @@
-"""Where a server listens, and the clients that loads share."""
+"""The addresses of a server, and the clients that the loads share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 LOST_AFTER = 90.0
-"""Seconds without an answer, after which a request counts as lost."""
+"""Seconds without a response after which a request counts as lost."""
 
 Array = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Of a server under load."""
+    """The addresses and the process id of a server under load."""
 
     host: str
     http_port: int
@@ -33,12 +33,12 @@ class Address:
 
     @property
     def http(self) -> str:
-        """As the HTTP client wants it."""
+        """`host:port` for the HTTP client."""
         return f"{self.host}:{self.http_port}"
 
     @property
     def grpc(self) -> str:
-        """As the gRPC client wants it."""
+        """`host:port` for the gRPC client."""
         return f"{self.host}:{self.grpc_port}"
 
 
@@ -57,7 +57,7 @@ def http_input(values: Array) -> Any:
 
 
 def grpc_request(model: str, values: Array, request_id: str) -> Any:
-    """A request as gRPC's message."""
+    """A request as a gRPC message."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.inputs.add(name="IN", datatype="INT64", shape=values.shape)
     request.raw_input_contents.append(values.tobytes())
@@ -65,12 +65,12 @@ def grpc_request(model: str, values: Array, request_id: str) -> Any:
 
 
 async def within(awaitable: Any) -> Any:
-    """Wait for an answer, but not for ever."""
+    """Wait for a result, for at most `LOST_AFTER` seconds."""
     return await asyncio.wait_for(awaitable, LOST_AFTER)
 
 
 class GrpcStream:
-    """One gRPC stream, on which requests are sent one after the other; nothing is read before it is asked for."""
+    """One gRPC stream for consecutive requests; it reads a response only when the caller requests it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
@@ -82,11 +82,11 @@ class GrpcStream:
         await self._call.write(request)
 
     async def responses(self) -> AsyncIterator[tuple[str, Array | None]]:
-        """The id and OUT of each response to the request sent last until the final one, which may have no OUT.
+        """The id and OUT of each response to the last request, up to the final one, which may have no OUT.
 
         Raises:
             RuntimeError: If a response is an error.
-            EOFError: If the stream ends before.
+            EOFError: If the stream ends before the final response.
         """
         while True:
             message = await within(self._call.read())
@@ -107,14 +107,14 @@ class GrpcStream:
             yield response
 
     def cancel(self) -> None:
-        """Give up whatever is under way."""
+        """Cancel the stream and its requests."""
         self._call.cancel()
 
     async def close(self) -> None:
-        """Send nothing more and see the stream end.
+        """Close the sending side and wait for the end of the stream.
 
         Raises:
-            RuntimeError: If anything else comes.
+            RuntimeError: If another response arrives.
         """
         await self._call.done_writing()
         if await within(self._call.read()) is not grpc.aio.EOF:
@@ -122,7 +122,7 @@ class GrpcStream:
 
 
 def channels(address: Address, count: int) -> list[grpc.aio.Channel]:
-    """Connections of their own: without options that differ all of a process share one."""
+    """Separate connections: grpcio shares one between channels of a process unless their options differ."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     return [
         grpc.aio.insecure_channel(address.grpc, [*options, ("naiad.connection", number)]) for number in range(count)
@@ -130,7 +130,7 @@ def channels(address: Address, count: int) -> list[grpc.aio.Channel]:
 
 
 class EventStream:
-    """A `generate_stream` request on a connection of its own."""
+    """A `generate_stream` request on its own connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -138,7 +138,7 @@ class EventStream:
 
     @classmethod
     async def open(cls, address: Address, model: str, values: Array, *, receive_buffer: int = 0) -> EventStream:
-        """Connect and send the request; *receive_buffer* bounds what the client's system takes in by itself."""
+        """Connect and send the request; *receive_buffer* limits the bytes that the client buffers unread."""
         limit = receive_buffer or 1 << 16
         reader, writer = await asyncio.open_connection(address.host, address.http_port, limit=limit)
         body = json.dumps({"IN": values.tolist()}).encode()
@@ -154,7 +154,7 @@ class EventStream:
         """The events until the stream's end.
 
         Raises:
-            EOFError: If the connection ends before.
+            EOFError: If the connection is closed within an event.
         """
         rest = b""
         await within(self._reader.readuntil(b"\r\n\r\n"))
@@ -170,11 +170,11 @@ class EventStream:
             raise EOFError(f"the stream ended within an event: {rest[:80]!r}")
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """End the connection, read or not."""
+        """Close the connection, also if events are unread."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()

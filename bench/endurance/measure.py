@@ -1,4 +1,4 @@
-"""What a server and its guests hold: memory, pages of segments, descriptors, threads. Linux only."""
+"""Measures the memory, pages of segments, descriptors and threads of a server and its guests. Linux only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one process holds, or several together.
+    """The resources of one process, or the sum for several.
 
     Attributes:
-        private: Bytes of its own memory (anonymous pages), which is where leaks of objects show.
-        pss: Bytes with its share of what others map, too.
-        segments: Bytes of pages in segments, its share.
-        descriptors: Open files and sockets.
-        threads: Its threads.
+        private: Bytes of anonymous pages, in which leaks of objects show.
+        pss: Bytes of memory, with the process's share of shared pages (PSS).
+        segments: Bytes of pages in segments, the process's share.
+        descriptors: Number of open files and sockets.
+        threads: Number of threads.
     """
 
     private: int = 0
@@ -38,7 +38,7 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One look at a server."""
+    """The resources of a server and its guests at one time."""
 
     host: Held
     guests: Sequence[Held]
@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def guest(self) -> Held:
-        """All guests together."""
+        """The sum for all guests."""
         return sum(self.guests, Held())
 
     @property
@@ -56,7 +56,7 @@ class Reading:
 
 
 def read(pid: int) -> Reading:
-    """Look at the server *pid* and all processes below it."""
+    """Measure the server *pid* and all processes below it."""
     guests = []
     pids = set()
     for process in psutil.Process(pid).children(recursive=True):

@@ -1,4 +1,4 @@
-"""The models that the loads ask: chains of three links, and senders of many responses."""
+"""The models of the loads: chains of three models, and models that send many responses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MODELS = Path(__file__).with_name("models")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model to write.
+    """One model of the repository.
 
     Attributes:
-        name: Its name.
-        code: Which file of `models/`.
+        name: The model's name.
+        code: Name of its file in `models/`, without the suffix.
         decoupled: Its transaction policy.
-        instances: How many there are.
-        environment: A folder with another Python; None for the server's own.
-        parameters: For the code.
+        instances: Number of instances.
+        environment: A folder with another Python; None for the server's Python.
+        parameters: Parameters of its configuration, which the code reads.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Model:
     parameters: tuple[tuple[str, str], ...] = ()
 
     def write(self, repository: Path) -> None:
-        """Make its folder below *repository*."""
+        """Write the model's folder below *repository*."""
         (repository / self.name / "1").mkdir(parents=True)
         shutil.copy(MODELS / f"{self.code}.py", repository / self.name / "1" / "model.py")
         (repository / self.name / "config.pbtxt").write_text(self._config())
@@ -56,7 +56,7 @@ class Model:
 
 
 STEPS = (100, 10, 1)
-"""What the links add, from the first; a whole chain adds the sum."""
+"""The numbers that the links of a chain add, in order; the whole chain adds their sum."""
 
 _LINKS = ("head", "middle", "leaf")
 
@@ -68,7 +68,7 @@ def chain(
     instances: int = 1,
     environments: Sequence[Path | None] = (None, None, None),
 ) -> tuple[Model, ...]:
-    """Three links of given code, `head` the first."""
+    """The three models of a chain, from `head` to `leaf`."""
     return tuple(
         Model(
             name=_LINKS[place],

@@ -1,4 +1,4 @@
-"""Which loads there are."""
+"""The list of all loads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bench.endurance.repository import Model, chain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of everything.
+    """The durations and numbers of clients of the loads.
 
     Attributes:
-        seconds: Of the loads that last for a time, all parts together.
-        chains: Clients of chains.
-        streams: Clients of streams.
-        responses: Responses per stream.
-        stalled: Clients that stop reading.
-        cancelling: Clients that give up.
+        seconds: Duration of the timed loads, the sum of all parts.
+        chains: Number of clients of chains.
+        streams: Number of clients of streams.
+        responses: Responses for each stream.
+        stalled: Number of clients that stop reading.
+        cancelling: Number of clients that cancel.
     """
 
     seconds: float = 60
@@ -35,7 +35,7 @@ class Size:
 
     @property
     def part(self) -> float:
-        """Seconds of one of the three parts that loads are run in."""
+        """Seconds of one of the three parts of a load."""
         return self.seconds / 3
 
 
@@ -47,10 +47,10 @@ class Scenario:
     """One load on one server.
 
     Attributes:
-        name: What it is called.
-        models: What the server serves.
-        load: A third of the load; run three times.
-        counts: How often each model infers per request sent; empty where requests are given up.
+        name: The load's name in the report.
+        models: The models that the server serves.
+        load: Runs a third of the load; called three times.
+        counts: Number of inferences of each model for one request; empty if requests are cancelled.
     """
 
     name: str
@@ -88,7 +88,7 @@ _TWICE = {"head": 1, "middle": 2, "leaf": 4}
 
 
 def scenarios(environment: Path | None) -> Sequence[Scenario]:
-    """All of them; those with another Python only where there is an *environment* with one."""
+    """All loads; those with another Python only if *environment* contains one."""
     found = [*_of_chains(), *_of_streams(), *_of_others()]
     return found if environment is None else [*found, *_of_another_python(environment)]
 

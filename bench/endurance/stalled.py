@@ -1,4 +1,8 @@
-"""Clients that stop reading, beside others that go on: what they were sent must wait, bounded, and come whole later."""
+"""Clients that stop reading, and others that continue.
+
+The server and the guests must buffer a bounded number of bytes for a client that does not read, and must send it the
+complete stream when it reads again.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from bench.endurance.clients import Address, Array, EventStream, GrpcStream, cha
 from bench.endurance.measure import MIB, Reading
 
 ELEMENTS = 12_800
-"""Of one response: 100 KiB as bytes, about as much as JSON."""
+"""Elements of one response: 100 KiB as bytes, and about as much as JSON."""
 
 _PER_HOP = 3 * 16 * MIB
-"""Bytes that a client which does not read may cost in each model on its way: what the window lets pass, in the
-segment, under way, and in what a caller's iterator keeps."""
+"""Bytes that a client which does not read may cost in each model of its chain. The window of unread responses may be
+full three times: in the segment, in transit, and in the caller's iterator."""
 
-_STANDSTILL = 8
+_CONSTANT_READINGS = 8
 
 
 async def run(
@@ -32,7 +36,7 @@ async def run(
     hops: int,
     look: Callable[[], Reading],
 ) -> None:
-    """Let *clients* send a request each, read nothing until nothing moves any more, then read it all."""
+    """Let each of *clients* send a request, read nothing until memory is constant, then read all responses."""
     connections = channels(address, clients)
     before = look()
     try:
@@ -40,11 +44,11 @@ async def run(
             await _begin(address, connections[number], model, np.array([responses, ELEMENTS, number], np.int64))
             for number in range(clients)
         ]
-        held = await _standstill(look)
+        held = await _wait_until_constant(look)
         grown = held.host.pss + held.guest.pss - before.host.pss - before.guest.pss
         if grown > clients * hops * _PER_HOP:
             account.wrong(f"{clients} clients that do not read cost {grown / MIB:.0f} MiB")
-        # Others are served meanwhile, by the same instances.
+        # Meanwhile the same instances must serve other clients.
         await streams.run(address, account, model=model, clients=4, rounds=2, responses=50)
         await asyncio.gather(*(streams.take(account, answers, spec) for answers, spec in waiting))
     finally:
@@ -76,12 +80,12 @@ async def _of_http(events: EventStream, spec: Array) -> AsyncIterator[tuple[str,
     await events.close()
 
 
-async def _standstill(look: Callable[[], Reading]) -> Reading:
-    """When what is held has been the same for a while."""
+async def _wait_until_constant(look: Callable[[], Reading]) -> Reading:
+    """Wait until memory has been constant for a while; returns the last reading."""
     seen: list[int] = []
     while True:
         reading = look()
         seen.append((reading.host.pss + reading.guest.pss) // MIB)
-        if len(seen) > _STANDSTILL and max(seen[-_STANDSTILL:]) - min(seen[-_STANDSTILL:]) <= 1:
+        if len(seen) > _CONSTANT_READINGS and max(seen[-_CONSTANT_READINGS:]) - min(seen[-_CONSTANT_READINGS:]) <= 1:
             return reading
         await asyncio.sleep(0.25)

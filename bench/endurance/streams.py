@@ -1,4 +1,4 @@
-"""Clients of decoupled models: every response has its number and its request's tag, and must come once, in order."""
+"""Clients of decoupled models; responses carry a number and their request's tag, and must arrive once and in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.endurance.clients import Address, Array, EventStream, GrpcStream, cha
 async def run(
     address: Address, account: Account, *, model: str, clients: int, rounds: int, responses: int, elements: int = 8
 ) -> None:
-    """Let *clients*, half of them over HTTP, take *rounds* streams each."""
+    """Let each of *clients*, half of them over HTTP, read *rounds* streams."""
     connections = channels(address, GRPC_CONNECTIONS)
 
     async def one(client: int) -> None:
@@ -36,7 +36,7 @@ async def run(
 async def received(
     address: Address, stream: GrpcStream | None, model: str, spec: Array
 ) -> AsyncIterator[tuple[str, Array]]:
-    """The id and values of each response, whatever the protocol; HTTP's have no id of their own here."""
+    """The id and values of each response over either protocol; HTTP events have no id, so it is the expected one."""
     if stream is not None:
         async for found, values in stream.ask(model, spec, f"s{spec[2]}"):
             if values is not None:
@@ -53,7 +53,7 @@ async def received(
 
 
 async def take(account: Account, answers: AsyncIterator[tuple[str, Array]], spec: Array) -> None:
-    """Read one stream to its end and judge it."""
+    """Read one stream to its end and check it."""
     count, _, tag = map(int, spec)
     account.sent += 1
     expected = 0
@@ -65,22 +65,22 @@ async def take(account: Account, answers: AsyncIterator[tuple[str, Array]], spec
                 return
             expected += 1
             account.responses += 1
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
+    except Exception as error:  # noqa: BLE001 - every error is a violation
         account.wrong(f"stream {tag}: after {expected} of {count} responses: {error!r}")
         return
     if expected != count:
-        account.wrong(f"stream {tag}: {expected} responses came of {count}")
+        account.wrong(f"stream {tag}: {expected} of {count} responses arrived")
         return
     account.answered += 1
 
 
 def judge(found: str, values: Array, spec: Array, expected: int) -> str:
-    """What is wrong with one response of a stream; "" if nothing is."""
+    """The problem of one response of a stream; "" if it is correct."""
     _, elements, tag = map(int, spec)
     if found != f"s{tag}":
         return f"a response with the id {found}"
     if len(values) != elements or (values[1:] != tag).any():
         return f"a response of another stream: {values[:4]}"
     if values[0] != expected:
-        return f"response {values[0]} came where {expected} was due"
+        return f"response {values[0]} arrived instead of {expected}"
     return ""

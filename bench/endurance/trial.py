@@ -1,4 +1,4 @@
-"""Runs one load three times on a server, looks at what that holds before, between, during and after, and judges."""
+"""Runs one load three times on a server; measures the server before, between, during and after; checks the results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bench.endurance.scenarios import Scenario, Size
 PARTS = 3
 HOST_GROWTH = 2 * MIB
 GUEST_GROWTH = 1 * MIB
-"""Own memory that a process may have more of after a part than before it, in all parts but the first. More after some
-of them is what an allocator does until its heap has found its size; a leak grows each time."""
+"""Bytes by which a process's private memory may grow in each part after the first. Growth in some of the parts is
+normal, until the allocator's heap has reached its size; a leak grows in every part."""
 MOST_PARTS = 8
-"""A load that something grew in each time is gone on with, to see whether it ends."""
+"""If something grew in every part, further parts run, up to this number, to see whether the growth ends."""
 
 _QUIET_SECONDS = 20.0
 _BETWEEN = 0.5
@@ -31,14 +31,14 @@ _BAD_WORDS = ("Traceback (most recent call last)", "is killed", "could not be ha
 
 @dataclasses.dataclass
 class Trial:
-    """What came of one load.
+    """The results of one load.
 
     Attributes:
-        name: The scenario's.
-        account: All parts together.
-        before: Before anything was sent.
-        pauses: After each part and a quiet pause.
-        most: The reading during the parts after the first with the most memory.
+        name: The scenario's name.
+        account: The counts of all parts.
+        before: The reading before the first request.
+        pauses: The readings after each part and a pause.
+        most: The reading with the most memory, of those during the parts after the first.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Trial:
 async def run(
     scenario: Scenario, address: Address, size: Size, *, parts: int = PARTS, most_parts: int = MOST_PARTS
 ) -> Trial:
-    """Load the server in *parts*, in up to *most_parts* if something grew in each, and judge."""
+    """Load the server in *parts*, up to *most_parts* if something grew in each, and check the results."""
     account = Account()
     before = await quiet(address)
     await scenario.load(address, account, size)
@@ -67,7 +67,7 @@ async def run(
 
 
 async def quiet(address: Address) -> Reading:
-    """When nothing changes any more: the server tidies up every few seconds, and closed connections take a moment."""
+    """Wait until readings are constant: the server releases idle memory every few seconds, connections close later."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _QUIET_SECONDS
     last = read(address.pid)
@@ -81,13 +81,13 @@ async def quiet(address: Address) -> Reading:
 
 
 def grown(pauses: Sequence[Reading]) -> Sequence[str]:
-    """What there is more of from pause to pause."""
+    """Descriptions of the resources that grew from pause to pause."""
     first, last = pauses[0], pauses[-1]
     if first.pids != last.pids:
-        return [f"processes came and went: {sorted(first.pids)}, then {sorted(last.pids)}"]
+        return [f"the processes changed: {sorted(first.pids)}, then {sorted(last.pids)}"]
     found = []
     if last.segments:
-        found.append(f"{last.segments / MIB:.2f} MiB of segments are in use after everything was answered")
+        found.append(f"{last.segments / MIB:.2f} MiB of segments are in use after the last response")
     processes = [("the server", [reading.host for reading in pauses], HOST_GROWTH)]
     processes += [
         ("a guest", list(course), GUEST_GROWTH) for course in zip(*(each.guests for each in pauses), strict=True)
@@ -108,7 +108,7 @@ def _least_step(values: Sequence[int]) -> int:
 
 
 def judge_log(log: str) -> Sequence[str]:
-    """Lines that a server under right requests must not write."""
+    """The log lines that a server must not write if all requests are valid."""
     return [line[:300] for line in log.splitlines() if any(word in line for word in _BAD_WORDS)][:3]
 
 
@@ -139,7 +139,7 @@ async def _watching(address: Address) -> AsyncIterator[list[Reading]]:
 
 
 def _miscounted(scenario: Scenario, address: Address, account: Account) -> Sequence[str]:
-    """Models that inferred more or less often than was asked of them."""
+    """Descriptions of the models whose inference count differs from the expected one."""
     found = []
     for model, times in scenario.counts.items():
         with contextlib.closing(http.client.HTTPConnection(address.host, address.http_port, timeout=30)) as connection:

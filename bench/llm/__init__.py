@@ -1,1 +1,1 @@
-"""Measures language models: rates and times to the first token, beside the engine itself and the real Triton."""
+"""Compares language models on naiad, on Triton and in the engine itself: token rates, times to the first token."""

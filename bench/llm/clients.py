@@ -1,6 +1,7 @@
-"""Clients that do as little as can be done: the servers are measured, on two cores that both sides share.
+"""Minimal clients: they share two cores with the measured servers, so they must use little CPU.
 
-Each stream is a thread that asks its prompts one after the other, a connection each, and reads every answer to its end.
+Each stream is a thread that sends its prompts one after the other, each on a new connection, and reads every response
+to its end.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _TIMEOUT = 120
 _BUFFER = 1 << 16
 First = Callable[[], None]
 Ask = Callable[[str, int, First], None]
-"""Asks a prompt for a number of tokens, calls back at the first text, returns at the end."""
+"""Requests a number of tokens for a prompt, calls back at the first text, returns at the end."""
 
 
 class StreamError(Exception):
-    """A stream ended otherwise than it should."""
+    """A stream ended with an error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Reading:
     Attributes:
         rate: Tokens per second of all streams together.
         first: Seconds to the first text of each request.
-        cpu: Seconds of CPU that the server and its guest took for a token; the engine is its own guest.
+        cpu: CPU seconds of the server and of its guest for each token; the engine counts as a guest.
     """
 
     rate: float
@@ -45,7 +46,7 @@ class Reading:
 
 
 def measure(ask: Ask, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
-    """Ask the prompts of all streams, the streams at the same time."""
+    """Send the prompts of all streams; the streams run concurrently."""
     firsts: list[float] = []
     problems: list[BaseException] = []
     began = time.perf_counter()
@@ -64,17 +65,17 @@ def _ask_all(ask: Ask, prompts: Sequence[str], tokens: int, firsts: list[float],
         for prompt in prompts:
             began = time.perf_counter()
             ask(prompt, tokens, lambda began=began: firsts.append(time.perf_counter() - began))  # type: ignore[misc]
-    except Exception as problem:  # noqa: BLE001 - told by the caller
+    except Exception as problem:  # noqa: BLE001 - the caller reports every error
         problems.append(problem)
 
 
 def sampling(tokens: int) -> str:
-    """Greedy, and exactly so many tokens."""
+    """Sampling parameters for greedy decoding of exactly *tokens* tokens."""
     return json.dumps({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
 
 
 def over_http(port: int, model: str) -> Ask:
-    """`generate_stream`."""
+    """A client of `generate_stream`."""
 
     def ask(prompt: str, tokens: int, first: First) -> None:
         body = {"text_input": prompt, "stream": True, "sampling_parameters": sampling(tokens)}
@@ -84,7 +85,7 @@ def over_http(port: int, model: str) -> Ask:
 
 
 def over_openai(port: int, model: str) -> Ask:
-    """`/v1/completions`."""
+    """A client of `/v1/completions`."""
 
     def ask(prompt: str, tokens: int, first: First) -> None:
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
@@ -94,7 +95,7 @@ def over_openai(port: int, model: str) -> Ask:
 
 
 def over_grpc(port: int, model: str) -> Ask:
-    """`ModelStreamInfer`."""
+    """A client of `ModelStreamInfer`."""
 
     def ask(prompt: str, tokens: int, first: First) -> None:
         request = service_pb2.ModelInferRequest(model_name=model)
@@ -131,7 +132,7 @@ def _packed(text: str) -> bytes:
 
 
 def _post(port: int, path: str, document: object, first: First) -> None:
-    """Post, and read until the connection is closed; events are not taken apart, but an error is seen."""
+    """Send a POST request and read until the connection is closed; does not parse events, but detects errors."""
     body = json.dumps(document).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nConnection: close\r\n"
     with _connection(port) as connection:

@@ -1,4 +1,4 @@
-"""Who is measured: the engine in a script, and the two servers over each of their protocols."""
+"""The measured contestants: the engine in a script, and the two servers over each of their protocols."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONFIG = f'backend: "{_BACKEND}"\ninstance_group {{ count: 1 kind: KIND_CPU }}\
 
 
 class Contestant:
-    """One way to tokens: answers the prompts of streams."""
+    """One server over one protocol."""
 
     def __init__(self, name: str, server: Server, ask: Ask) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Contestant:
         self._ask = ask
 
     def measure(self, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
-        """Ask the prompts of all *streams*, these at the same time, for *tokens* each."""
+        """Request *tokens* tokens for each prompt of all *streams*; the streams run concurrently."""
         before = self._server.cpu_seconds()
         reading = clients.measure(self._ask, streams, tokens)
         taken = zip(self._server.cpu_seconds(), before, strict=True)
@@ -44,14 +44,14 @@ class Contestant:
 
 
 class DirectEngine(Contestant):
-    """The engine in a process of its own, driven over its standard input."""
+    """The engine in a separate process, controlled over its standard input."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.name = ENGINE
         self._process = process
 
     def measure(self, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
-        """Have the script answer; its own clock counts."""
+        """Let the script process the prompts; the times are those of its own clock."""
         done = json.loads(self._exchange(json.dumps({"streams": streams, "tokens": tokens})))
         written = sum(map(len, streams)) * tokens
         return Reading(written / done["seconds"], done["first"], (0.0, done["cpu"] / written))
@@ -66,13 +66,13 @@ class DirectEngine(Contestant):
 
 @contextlib.contextmanager
 def engine(environment: Environment, model: Path) -> Iterator[Contestant]:
-    """The engine with *model*, ready."""
+    """The engine, ready with *model*."""
     script = Path(__file__).with_name("direct.py")
     command = [environment.python, script, model, str(CONTEXT), str(SLOTS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None or process.stdout.readline() != "ready\n":
-                raise SystemExit("the engine did not start; its reason is above")
+                raise SystemExit("cannot start the engine; its output above shows the cause")
             yield DirectEngine(process)
         finally:
             if process.stdin is not None:
@@ -81,11 +81,11 @@ def engine(environment: Environment, model: Path) -> Iterator[Contestant]:
 
 @dataclasses.dataclass(frozen=True)
 class Servers:
-    """Starts the two servers on one model each time.
+    """Starts each of the two servers with one model.
 
     Attributes:
-        ours: Our program.
-        work: A folder of the run's own.
+        ours: The program of naiad.
+        work: The temporary folder of the run.
     """
 
     ours: Path
@@ -95,7 +95,7 @@ class Servers:
 
     @contextlib.contextmanager
     def naiad(self, name: str, model: Path) -> Iterator[list[Contestant]]:
-        """Ours over each protocol."""
+        """The contestants of naiad, one for each protocol."""
         path = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{self.environment.root}" }} }}\n'
         repository = self._write(OURS, name, model, path)
         port = random.randrange(32000, 32700)
@@ -105,7 +105,7 @@ class Servers:
 
     @contextlib.contextmanager
     def triton(self, name: str, model: Path) -> Iterator[list[Contestant]]:
-        """The reference, running the same `model.py` from a copy of the backend's folder beside its own backends."""
+        """The contestants of the reference, with the same `model.py` in a copy of the backend's folder."""
         repository = self._write(THEIRS, name, model, "")
         backends = self.work / "backends"
         if not backends.exists():
@@ -117,7 +117,7 @@ class Servers:
             for each in self.reference.server_command()
         ]
         given = self.reference.server_environ(packages=False)
-        # The Python that the reference's stub carries takes its packages from beside the first `python3` of PATH.
+        # The Python in the reference's stub imports packages from the prefix of the first `python3` in PATH.
         environ = {**given, "PATH": f"{self.environment.python.parent}{os.pathsep}{given['PATH']}"}
         with running(Program(THEIRS, command, environ), repository, self.work) as server:
             yield _asked(THEIRS, server, name)

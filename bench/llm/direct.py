@@ -1,10 +1,10 @@
-"""The engine called directly: run by the environment's interpreter, it knows nothing of servers.
+"""Calls the engine directly, without a server; runs in the environment's interpreter.
 
     python direct.py MODEL CONTEXT SLOTS
 
-Reads a JSON object a line, `{"streams": [[prompt, ...], ...], "tokens": n}`, answers the streams at the same time, one
-thread each, the prompts of one in turn, and writes `{"seconds": ..., "cpu": ..., "first": [...]}`. Its parameters are
-those of the backend `vllm_like`.
+Reads one JSON object from each line, `{"streams": [[prompt, ...], ...], "tokens": n}`. Processes the streams
+concurrently, one thread for each, and the prompts of a stream in order. Writes `{"seconds": ..., "cpu": ...,
+"first": [...]}`. The engine's parameters are those of the backend `vllm_like`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load(path: str, context: int, slots: int) -> Any:
 
 
 def body(prompt: str, tokens: int) -> dict[str, Any]:
-    """A greedy request of exactly so many tokens."""
+    """A request for greedy decoding of exactly *tokens* tokens."""
     return {
         "prompt": prompt,
         "max_tokens": tokens,
@@ -51,7 +51,7 @@ def body(prompt: str, tokens: int) -> dict[str, Any]:
 
 
 def stream(server: Any, requests: list[dict[str, Any]], firsts: list[float]) -> None:
-    """Answer requests one after the other; when the first text of each came is added to *firsts*."""
+    """Process requests one after the other; adds the seconds to the first text of each to *firsts*."""
     for request in requests:
         began = time.perf_counter()
         waits = True
@@ -60,7 +60,7 @@ def stream(server: Any, requests: list[dict[str, Any]], firsts: list[float]) -> 
             nonlocal waits
             if waits and _has_text(chunk):
                 waits = False
-                firsts.append(time.perf_counter() - began)  # noqa: B023 - called before the next turn
+                firsts.append(time.perf_counter() - began)  # noqa: B023 - only called before the next iteration
             return False
 
         server.handle_completions(request, take)
@@ -71,7 +71,7 @@ def _has_text(chunk: Any) -> bool:
 
 
 def answer(server: Any, streams: list[list[str]], tokens: int) -> dict[str, Any]:
-    """Answer all streams at the same time."""
+    """Process all streams concurrently."""
     firsts: list[float] = []
     began, cpu = time.perf_counter(), time.process_time()
     threads = [
@@ -86,7 +86,7 @@ def answer(server: Any, streams: list[list[str]], tokens: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Process lines until the end of the input."""
     server = load(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     print("ready", flush=True)
     for line in sys.stdin:

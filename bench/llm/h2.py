@@ -1,4 +1,4 @@
-"""One call of gRPC over one connection of HTTP/2, by hand: a client library takes more CPU than the servers do."""
+"""A minimal gRPC call over one HTTP/2 connection, because client libraries use more CPU than the servers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OUR_STREAM = 1
 
 
 class CallError(Exception):
-    """The call ended otherwise than it should."""
+    """The call ended with an error."""
 
 
 def call(connection: socket.socket, path: str, request: bytes, first: Callable[[], None]) -> list[bytes]:
-    """Send one message and the end of the stream; return the messages that came back until the server ended it.
+    """Send one message and END_STREAM; returns the messages that the server sends before it ends the stream.
 
     Args:
-        connection: A new one.
+        connection: A new connection.
         path: `/package.Service/Method`.
         request: The message.
         first: Called when the first data has arrived.
@@ -36,7 +36,7 @@ def call(connection: socket.socket, path: str, request: bytes, first: Callable[[
         CallError: If the stream is reset, or the connection ends.
     """
     opened = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, _MOST))
-    opened += _frame(_WINDOW, 0, 0, struct.pack(">I", _MOST - _FIRST_WINDOW))  # so that none need be said later
+    opened += _frame(_WINDOW, 0, 0, struct.pack(">I", _MOST - _FIRST_WINDOW))  # no later updates
     opened += _frame(_HEADERS, _END_HEADERS, _OUR_STREAM, _headers(path))
     message = struct.pack(">BI", 0, len(request)) + request
     connection.sendall(_PREFACE + opened + _frame(_DATA, _END_STREAM, _OUR_STREAM, message))
@@ -70,7 +70,7 @@ def _headers(path: str) -> bytes:
     }
     strings = itertools.chain.from_iterable(fields.items())
     encoded = [bytes([len(text)]) + text.encode() for text in strings]
-    # Literal fields that neither side keeps: nothing to be remembered, nothing compressed.
+    # Literal header fields without indexing: no compression state on either side.
     return b"".join(b"\0" + name + value for name, value in zip(encoded[::2], encoded[1::2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The section on language models of docs/benchmarks.md."""
+"""Writes the section on language models of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.report import MODELS_BEGIN, MODELS_END, with_models
 from bench.results import OURS, THEIRS, Results
 
 _QUIET = 1.5
-"""Load for each core that the run itself brings about, and a little more."""
+"""Load average for each core above which other work disturbs the run; the run itself causes a little less."""
 _LEAST_OF_ENGINE, _MOST_MILLISECONDS, _LEAST_OF_TRITON = 0.95, 5.0, 1.5
 REAL = "SmolLM2-135M"
 _INTRODUCTION = """\
@@ -31,7 +31,7 @@ _BUSY = " **The machine was busy with other work: ratios between lines mean litt
 
 
 def section(results: Results, settings: str) -> str:
-    """The section, with its markers."""
+    """The text of the section, with its markers."""
     load = os.getloadavg()[1]
     today = dt.datetime.now(tz=dt.timezone.utc).date()
     facts = f"{today}, {os.cpu_count()} cores, load average at the end {load:.1f}; {settings}."

@@ -1,4 +1,4 @@
-"""Runs everything: contestants in turns, so that a machine growing slower or faster hurts all alike."""
+"""Runs all contestants in turns, so that changes of the machine's speed affect all alike."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from bench.results import Results
 STREAMS = (1, 8)
 RATE, FIRST, HOST, GUEST = "tokens/s", "first ms", "host us/token", "guest us/token"
 TINY = "tiny"
-# Long enough to outlast the start of a request, short enough for many turns.
+# Long compared with the start of a request, and short enough for many turns.
 TOKENS = {TINY: 512, "SmolLM2-135M": 64}
-# Requests of one measurement: a tiny model answers one in a tenth of a second, which measures little.
+# Requests of one measurement: a tiny model finishes one in a tenth of a second, too short for a measurement.
 _REQUESTS = {TINY: 16, "SmolLM2-135M": 1}
 _WORDS = "the story of a small lighthouse and the people who lived in it through a long winter by the sea"
 _numbers = itertools.count(1)
 
 
 def prompts(streams: int, each: int = 1) -> list[list[str]]:
-    """For each stream so many prompts; they differ from their first token on: nobody finds one in a cache."""
+    """*each* prompts for every stream; they differ from the first token on, so that no prefix cache has a hit."""
     return [[f"{next(_numbers)}: {_WORDS}" for _ in range(each)] for _ in range(streams)]
 
 
 def case(model: str, streams: int) -> str:
-    """What a case is called."""
+    """The name of a case."""
     return f"{model}-{streams}"
 
 
@@ -37,8 +37,8 @@ class Session:
     """One run.
 
     Attributes:
-        models: Names of models; the tiny one alone runs on the reference, too.
-        rounds: Turns for each contestant and number of streams.
+        models: Names of the models; only the tiny one also runs on the reference.
+        rounds: Number of turns for each contestant and number of streams.
     """
 
     servers: Servers
@@ -48,13 +48,13 @@ class Session:
     results: Results = dataclasses.field(default_factory=Results)
 
     def run(self) -> Results:
-        """Measure everything."""
+        """Measure all cases."""
         for model in self.models:
             path = self.servers.environment.models[model]
             with contextlib.ExitStack() as stack:
                 contestants = [stack.enter_context(engine(self.servers.environment, path))]
                 contestants += stack.enter_context(self.servers.naiad(model, path))
-                if self.with_triton and model == TINY:  # a real model's engine is what takes the time
+                if self.with_triton and model == TINY:  # with a real model, the engine takes most of the time
                     contestants += stack.enter_context(self.servers.triton(model, path))
                 self._measure(model, contestants)
         return self.results
@@ -62,7 +62,7 @@ class Session:
     def _measure(self, model: str, contestants: Sequence[Contestant]) -> None:
         tokens = TOKENS[model]
         for contestant in contestants:
-            contestant.measure(prompts(max(STREAMS)), tokens)  # the first of everything is slow
+            contestant.measure(prompts(max(STREAMS)), tokens)  # warm-up: the first requests are slow
         for streams in STREAMS:
             for _ in range(self.rounds):
                 for contestant in contestants:

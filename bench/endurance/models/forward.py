@@ -1,4 +1,4 @@
-"""Passes on what a decoupled model sends, each request's from a thread of its own; a cancelled one cancels its call."""
+"""Forwards the responses of a decoupled model, one thread for each request; a cancelled request cancels its call."""
 
 import json
 import threading

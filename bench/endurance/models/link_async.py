@@ -1,4 +1,4 @@
-"""A link of a chain: two calls at once with `async_exec`, of which one carries the negatives to tell them apart."""
+"""A link of a chain: two concurrent calls with `async_exec`; one passes negative values, to tell the results apart."""
 
 import asyncio
 import json

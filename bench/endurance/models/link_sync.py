@@ -1,4 +1,4 @@
-"""A link of a chain: adds its step to what the next link answers; calls with `exec`."""
+"""A link of a chain: calls the next link with `exec` and adds its step to the result."""
 
 import json
 

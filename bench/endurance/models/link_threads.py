@@ -1,4 +1,4 @@
-"""A link of a chain that answers each request from a thread of its own; `execute` returns at once."""
+"""A link of a chain that responds to each request from its own thread; `execute` returns at once."""
 
 import json
 import threading
@@ -16,10 +16,10 @@ class TritonPythonModel:
         self.next = parameters["next"]["string_value"]
         self.step = int(parameters["step"]["string_value"])
         self.pool = ThreadPoolExecutor(THREADS)
-        # All of them now: else there would be more and more of them for as long as the load grows.
-        everyone = threading.Barrier(THREADS)
+        # Start all threads now: otherwise their number grows with the load, and the test reports a leak.
+        barrier = threading.Barrier(THREADS)
         for _ in range(THREADS):
-            self.pool.submit(everyone.wait)
+            self.pool.submit(barrier.wait)
 
     def execute(self, requests):
         for request in requests:

@@ -1,4 +1,4 @@
-"""Sends as many numbered responses as it is asked for, by turns with all other requests, on an event loop."""
+"""Sends the requested number of numbered responses from an event loop, in turn with all other requests."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Sends as many numbered responses as it is asked for, within `execute`."""
+"""Sends the requested number of numbered responses within `execute`."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

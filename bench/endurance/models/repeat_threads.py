@@ -1,4 +1,4 @@
-"""Sends as many numbered responses as it is asked for, each request's from a thread of its own."""
+"""Sends the requested number of numbered responses, one thread for each request."""
 
 import threading
 
@@ -13,7 +13,7 @@ def answer(request, sender):
             break
         values = np.full(elements, tag, np.int64)
         values[0] = number
-        # The last response carries the final flag itself, in every other stream.
+        # In every other stream, the last response itself carries the final flag.
         is_last = number == count - 1 and tag % 2
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if is_last else 0
         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values)]), flags)

@@ -73,13 +73,13 @@ def test_what_grows_from_pause_to_pause_is_found():
     assert trial.grown([reading(), reading(), reading(segments=4096)]) == [
         "0.00 MiB of segments are in use after everything was answered"
     ]
-    assert trial.grown([reading(pid=1), reading(pid=1), reading(pid=2)]) == ["processes came and went: [1], then [2]"]
+    assert trial.grown([reading(pid=1), reading(pid=1), reading(pid=2)]) == ["the processes changed: [1], then [2]"]
 
 
 def test_requests_without_an_answer_are_missed():
     account = Account(sent=3, answered=1, given_up=1)
     account.settle()
-    assert account.violations == ["1 of 3 requests were neither answered nor given up"]
+    assert account.violations == ["1 of 3 requests were neither answered nor cancelled"]
 
 
 def test_errors_in_a_log_are_found():
