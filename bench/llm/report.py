@@ -17,16 +17,16 @@ _QUIET = 1.5
 _LEAST_OF_ENGINE, _MOST_MILLISECONDS, _LEAST_OF_TRITON = 0.95, 5.0, 1.5
 REAL = "SmolLM2-135M"
 _INTRODUCTION = """\
-Written by `python -m bench.llm`: models of the backend `vllm_like` on llama.cpp, asked for a fixed number of tokens by
-1 and by 8 streams, beside the same engine called in a script without any server, and beside the real Triton with the
-same `model.py`. Medians; by turns. Rate: tokens per second of all streams together, from the first request to the last
-answer's end. First: milliseconds to the first text, median of the streams. CPU: microseconds a token of server / guest,
-engine included. Client, server and engine share the machine's cores; the engine has all but one of them. `tiny` is the
-least model that llama.cpp runs, noise of one layer: llama.cpp handles it at thousands of tokens per second, each of
-which is a response of its own, so that what is measured is the way of a token through `model.py` and the server. The
-clients are plain sockets that take nothing apart but frames of HTTP/2. llama.cpp does the same work for a token of the
-real model in a script and in a guest: where the guest took more or less CPU than the engine by far more than the server
-did, the machine was of another speed in that turn, and the ratio is no better than that."""
+Written by `python -m bench.llm`: models of the backend `vllm_like` on llama.cpp generate a fixed number of tokens for 1
+and for 8 streams. They are compared with the same engine in a script without a server, and with the real Triton and the
+same `model.py`. Figures are medians; contestants run in turns. Rate: tokens per second of all streams together, from
+the first request to the end of the last response. First: milliseconds to the first text, median of the streams. CPU:
+microseconds per token of server / guest, engine included. Client, server and engine share the cores; the engine
+uses all but one. `tiny` is the smallest model that llama.cpp runs, one layer of random weights. llama.cpp generates
+thousands of its tokens per second, and each token is one response, so this case measures the cost of a token in
+`model.py` and in the server. The clients are plain sockets that parse only HTTP/2 frames. For the real model, llama.cpp
+does the same work for a token in a script and in a guest. If the CPU times of guest and engine differ by much more than
+the server's CPU time, the machine's speed changed in that turn, and the ratio is only as accurate as that."""
 _BUSY = " **The machine was busy with other work: ratios between lines mean little, and rates less.**"
 
 

@@ -71,7 +71,7 @@ def test_what_grows_from_pause_to_pause_is_found():
         "descriptors of the server: [5, 6, 6]"
     ]
     assert trial.grown([reading(), reading(), reading(segments=4096)]) == [
-        "0.00 MiB of segments are in use after everything was answered"
+        "0.00 MiB of segments are in use after the last response"
     ]
     assert trial.grown([reading(pid=1), reading(pid=1), reading(pid=2)]) == ["the processes changed: [1], then [2]"]
 
