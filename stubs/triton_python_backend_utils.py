@@ -138,7 +138,7 @@ class ModelConfig:
     """
 
     def __init__(self, model_config: str) -> None:
-        # Only `auto_complete_config` comes here, in a process of its own; others need not pay for the import.
+        # Imported late: only `auto_complete_config` uses this class, in a separate process.
         import json
 
         self._model_config: Dict[str, Any] = json.loads(model_config)

@@ -6,7 +6,7 @@ message of a disabled level costs one comparison, because `logging` caches wheth
     I1120 20:03:25.829575 3355 server.py:441] "msg"          default
     2026-11-20T20:03:25Z I 3355 server.py:441] "msg"         ISO8601
 
-Times are UTC. Messages are quoted and escaped as JSON strings, so that a message is one line whatever a model prints;
+Times are UTC. Messages are quoted and escaped as JSON strings, so that a message is always one line;
 TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
 """
 

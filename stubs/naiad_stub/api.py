@@ -44,7 +44,7 @@ class _WithoutConstructor:
 
 
 class SharedMemory(_WithoutConstructor):
-    """The reference has this name; there are no objects of it."""
+    """Defined because the reference has this name; it is never instantiated."""
 
     __slots__ = ()
     __module__ = API_MODULE

@@ -3,14 +3,14 @@
 Each side allocates in one segment only, so no allocator is shared between processes.
 
 **Outputs** are allocated here. A response names its blocks; the host sends their offsets back in RELEASE_OUTPUTS once
-nothing on its side refers to their bytes. Where no block is free, the guest sends WANT_RELEASE and blocks until some
-come back. Two rules keep it from blocking for ever. A thread that needs several blocks takes all or none of them, so
-that two threads cannot each wait for blocks the other one has. And before it blocks, a thread sends the responses it
-has ready (`before_waiting`), since the blocks of a response come back only after it was sent.
+nothing on its side refers to their bytes. If no block is free, the guest sends WANT_RELEASE and blocks until some are
+released. Two rules keep it from blocking forever. A thread that needs several blocks takes all or none of them, so
+that two threads cannot each wait for blocks that the other one has. And before it blocks, a thread sends the responses
+it has ready (`before_waiting`), since the blocks of a response are released only after it was sent.
 
 **Inputs** are the host's blocks: EXECUTE and RESULT name them. A model may keep its arrays for as long as it likes, so
-a block may be released only when nothing refers to its bytes. `BorrowedBlock` finds that out: all views are made from
-one numpy array object, a weak reference to which dies with the last of them. The host is told with RELEASE_INPUTS.
+a block may be released only when nothing refers to its bytes. `BorrowedBlock` detects this: all views are made from
+one numpy array object, and a weak reference to it expires with the last view. The guest then sends RELEASE_INPUTS.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class OutputBlocks:
         return offset
 
     def _on_dropped(self, offset: int) -> None:
-        # A weak reference's callback: it runs between any two lines, maybe of a thread that holds the lock.
+        # A weak reference's callback: it runs between any two lines, possibly of a thread that holds the lock.
         self._references.pop(offset, None)
         self._dropped.append(offset)
 
@@ -201,7 +201,7 @@ class BorrowedBlock:
         self.view: memoryview = self._array.data
 
     def drop(self) -> Any:
-        """Drop this object's own reference; a weak reference to what others still refer to, None if nobody does."""
+        """Drop this object's reference; return a weak reference to the array, None if no other references are left."""
         reference = weakref.ref(self._array)
         self.view = _NO_BYTES
         self._array = None

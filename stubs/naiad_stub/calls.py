@@ -9,7 +9,7 @@ channel files its results:
 - A `ResponseIterator` does either for each result, and reports in batches how many were consumed (RESULTS_CONSUMED).
   The host stops sending to a caller that consumes nothing.
 
-Deadlocks: two models may wait on each other for ever. The host looks for cycles of waiting instances. It knows of calls
+Deadlocks: two models may wait for each other. The host looks for cycles of waiting instances. It knows of calls
 by the main thread (CALL_BLOCKING, CALL_AWAITED). For calls by other threads it sends BLOCKED_QUERY, which this module
 answers by looking whether any thread of the model could go on (`blocked_threads`).
 """

@@ -3,11 +3,10 @@
 **Receiving.** No thread exists only to read: on the request path it would have to wake the thread that runs the model
 for each message. Instead, a thread that waits reads the socket itself. Where several threads wait, one of them leads
 (it holds `_leading`): it reads on behalf of all, and calls the handler of each message, which marks a `Waiter` as done.
-The others
-follow: each sleeps on a lock of its own, until its waiter is done or it is woken to lead. An event loop takes part by
-watching the socket (`watch`).
+The others follow: each sleeps on its own lock, until its waiter is done or it is woken to lead. An event loop takes
+part by watching the socket (`watch`).
 
-The risk of this design is a lead that nobody takes while threads sleep: a deadlock. So every thread that stops leading,
+The risk of this design is a deadlock: all threads sleep, and none leads. So every thread that stops leading,
 and every follower that was woken and leaves, promotes one follower (`_promote_follower`, `_on_wait_end`). A follower
 that registers just when the leader leaves checks for that itself (`_follow`). Promoting one too many is harmless: the
 woken thread looks whether it must lead, and sleeps again.
@@ -33,7 +32,7 @@ from naiad_stub import wire
 from naiad_stub.busy_poll import BusyPoll
 from naiad_stub.messages import TO_ANY_THREAD, ReleaseInputs, ToAnyThread, pack, unpack
 
-if TYPE_CHECKING:  # dear to import, and few models need it
+if TYPE_CHECKING:  # slow to import, and few models need it
     import asyncio
 
 _RECEIVE = 1 << 16

@@ -1,6 +1,6 @@
 """Numbers of datatypes in messages, and the size of their elements.
 
-A module of its own, because `dlpack` needs it and must not import `tensor`, which imports `dlpack`.
+A separate module, because `dlpack` needs it and must not import `tensor`, which imports `dlpack`.
 """
 
 from __future__ import annotations

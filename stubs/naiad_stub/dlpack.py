@@ -78,17 +78,17 @@ _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
 def _forget(address: int, _pop: Any = _exported.pop) -> None:
-    """A consumer is done with the tensor at *address*."""
+    """Release the tensor at *address*: its consumer no longer needs it."""
     _pop(address, None)
 
 
 def _drop_capsule(capsule: int, _valid: Any = _capsule_is_valid, _get: Any = _capsule_pointer) -> None:
-    """A capsule of ours is destroyed; if nobody consumed it, nobody else frees the tensor."""
+    """Release the tensor of a destroyed capsule if no consumer took it."""
     if _valid(capsule, _NAME):
         _forget(_get(capsule, _NAME))
 
 
-# Consumers may call these until the process is gone, long after this module's names are: never let them be freed.
+# Consumers may call these until the process exits, after this module's names are deleted: they are never freed.
 _forget_c = _Deleter(_forget)
 _drop_capsule_c = _Destructor(_drop_capsule)
 for _callback in (_forget_c, _drop_capsule_c):

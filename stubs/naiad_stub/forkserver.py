@@ -10,11 +10,11 @@ Arguments: --fork-server FD --modules NAMES --host PID. The messages on the sock
     REAPED, with its exit status     ->
 
 This process never starts a thread: fork copies only the calling thread, and a lock that another thread held at that
-moment would stay locked in the child for ever. For the same reason it does not fork if an imported module has left a
+moment would never be unlocked in the child. For the same reason it does not fork if an imported module has left a
 thread.
 
 In a forked guest, `serve` returns the guest's arguments and `main` continues as in any other guest. The guest is in a
-session of its own. The kernel kills it with this process, and this process with the host.
+separate session. The kernel kills it when this process exits, and this process when the host exits.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 from naiad_stub.exceptions import TritonModelException
 
 EMPTY = "{}"
-"""What models read if there are none; the stub and the messages have an empty string for it, which costs nothing."""
+"""The parameters that a model reads if the request has none. The stub and the messages use an empty string instead."""
 
 
 def parameters_json(parameters: Any) -> str:

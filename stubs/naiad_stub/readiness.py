@@ -1,8 +1,8 @@
 """Replies to readiness queries, also while `execute` runs.
 
-The model's `is_ready` runs on a thread of its own, which reads a socket of its own; only models that define it have
+The model's `is_ready` runs on a separate thread, which reads a separate socket. Only models that define `is_ready` have
 that thread. If `is_ready` is a coroutine, it runs on the model's event loop if there is one, since it may await objects
-of it.
+of that loop.
 """
 
 from __future__ import annotations

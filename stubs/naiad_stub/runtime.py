@@ -5,12 +5,12 @@ Models construct `pb_utils` objects without saying where they run: `Tensor.alloc
 
 - In a guest, `main` builds it from the channel and the segments, and installs it before it imports the model.
 - In a test, `naiad.testing` builds one for each model under test. Several models are open in one process.
-- Elsewhere (a notebook, an editor, a model's own script) there is `Runtime()`, whose parts say that there is no server.
+- Elsewhere (a notebook, an editor, a model's own script) it is `Runtime()`, whose parts report that no server exists.
 
 `current()` finds the runtime, and is the only global state of the API. It looks in two places:
 
 - The runtime that was activated in this context (`activate`). A context variable and not a thread-local one, because a
-  coroutine takes the context of whoever scheduled it along to the thread of its event loop. Tests use this.
+  coroutine runs on the thread of its event loop with the context of the code that scheduled it. Tests use this.
 - Else the runtime that was installed last (`install`). Threads that a model starts itself begin with an empty context,
   so they need a runtime for the process. Guests use this alone.
 

@@ -6,7 +6,7 @@ Rules and texts are the reference's (PB src/response_sender.cc). Two things are 
   WINDOW_BYTES and WINDOW_RESPONSES without credit; beyond that a thread that sends blocks until the client reads. An
   event loop must not block, since it serves all other requests: there `send` raises beyond LIMIT_BYTES.
 - **Dropped senders.** A sender that is garbage collected without the final flag ends its request with the final mark,
-  or with an error if there was no response. The reference leaves the client waiting for ever.
+  or with an error if there was no response. The reference never ends the client's request.
 
 `HostSenders` knows the requests of one model by their keys: those of the batches that `execute` works on (`_running`)
 and those it returned from without a response (`_open`, weak: a request is open as long as the model has its sender).
@@ -118,8 +118,8 @@ class SenderState:
                 self._sent += size + _OVERHEAD_BYTES
                 self._sizes.append(size + _OVERHEAD_BYTES)
             channel = self._senders.channel
-            # Posted, so that a thread that is sending takes it along: a model that responds to many requests at a time
-            # does so from as many threads, and each message of its own would wake the host.
+            # Posted, so that a thread that is already sending also sends this frame. A model that responds to many
+            # requests at a time does so from as many threads, and each separate message would wake the host.
             channel.post(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
             if channel.is_gone:
                 raise HostGoneError
@@ -289,7 +289,7 @@ class InferenceResponseSender:
         return self
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Send *response*, or only the mark that there are no more.
+        """Send *response*, or only the final mark.
 
         Args:
             response: The response.

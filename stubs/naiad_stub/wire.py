@@ -70,12 +70,11 @@ class Kind:
 INLINE_LIMIT = 1024
 """Tensors of up to this many bytes together are in the message itself, laid out as in a block.
 
-That is cheaper than a block, which must be allocated, released, and touches a page of its own. For more bytes the
-copies
+That is cheaper than a block, which must be allocated and released, and touches another page. For more bytes the copies
 into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 16 KiB)."""
 
 # EXECUTE: head; bytes of the inputs unless they are in a block; then each request: head, request id, correlation id
-# if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, maybe empty), layout
+# if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), layout
 # of its inputs (`naiad_stub.layout`).
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 REQUEST_HEAD = struct.Struct("<QQQQQHHII")
@@ -99,7 +98,7 @@ RESPONSE_HEAD = struct.Struct("<QBBHII")
 FINAL = 1
 ERROR = 2
 EMPTY = 4  # no response: a final mark, or RESCHEDULE
-OWN_BLOCKS = 8  # each output has a block of its own, at which its offset begins; else all are in one block
+OWN_BLOCKS = 8  # each output has a separate block, at which its offset begins; else all are in one block
 RESCHEDULE = 16  # the model asks for the request to be scheduled again
 ANSWERED = 32  # with ERROR: the model returned the error as its response, nothing failed
 

@@ -247,7 +247,7 @@ def rewrite_config(text: str, source: str, versions: Iterable[int], place: Calla
         if not old:
             continue
         if key == _PARAMETER and _VERSION_DIRECTORY in old:
-            # One value names a different environment for each version, so each version gets a parameter of its own.
+            # One value names a different environment for each version, so each version gets its own parameter.
             del message.parameters[key]
             for version in versions:
                 own = f"{_PARAMETER}.{version}"

@@ -28,7 +28,7 @@ class CommandLine:
     Attributes:
         own: Texts of the command's own flags, by flag name, in the order given.
         server: The server's flags with their texts, in the order given.
-        positional: Arguments that are no flags.
+        positional: Arguments that are not flags.
         is_help_requested: Whether `--help` was given.
     """
 
@@ -55,7 +55,7 @@ class CommandLine:
 
 
 def parse_command_line(arguments: Sequence[str], own: Sequence[Flag], program: str) -> CommandLine:
-    """The parsed command line of a command with these flags of its own.
+    """The parsed command line of a command whose own flags are *own*.
 
     Raises:
         UsageError: If a flag is unknown or ambiguous, lacks a value or has an unexpected one.

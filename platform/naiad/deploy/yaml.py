@@ -1,4 +1,4 @@
-"""Writes YAML: maps, lists and scalars. Text is quoted as in JSON, of which YAML is a superset."""
+"""Writes YAML: maps, lists and scalars. Text is quoted as in JSON; YAML is a superset of JSON."""
 
 from __future__ import annotations
 

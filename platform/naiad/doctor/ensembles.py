@@ -52,7 +52,7 @@ def _check_members(key: str, message: pb.ModelConfig, models: Mapping[str, Exami
                 f"ensemble '{key}' depends on '{member.files.key}' whose required version {step.model_version} is not "
                 "loaded."
             )
-        # Without tensors, a model is broken, which has a finding of its own, or completes its configuration on loading.
+        # A model without tensors completes its configuration on loading, or is broken, which another finding reports.
         if member.message is not None and member.message.input and member.message.output:
             members[step.model_name] = member.message
     if {step.model_name for step in message.ensemble_scheduling.step} == members.keys():

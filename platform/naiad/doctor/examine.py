@@ -1,6 +1,6 @@
 """Examines everything that a server with some options would use: models, environments, store, ports, memory.
 
-The doctor has few rules of its own. It calls the functions that the server calls (configuration, resolution,
+The doctor adds few rules. It calls the functions that the server calls (configuration, resolution,
 environments, ensembles) and turns their errors into findings, so that it cannot disagree with the server. Models are
 examined in parallel, because most of the time is spent in interpreters of their environments.
 """

@@ -3,7 +3,7 @@
 Methods that are not coroutines return without blocking. Everything runs on the event loop's thread.
 
 A ticket (see `EngineDoor.submit`) is the number of the version's load in the upper bits and the request's key within
-that load in the lower ones, so that a ticket needs no table of its own.
+that load in the lower ones, so that the engine needs no table of tickets.
 """
 
 from __future__ import annotations

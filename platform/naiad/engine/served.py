@@ -101,8 +101,8 @@ class ServedVersion(Protocol):
         """What the request waits for, for the detection of deadlocks.
 
         Returns:
-            For each thing it waits for, the guests any of which could end the wait; an empty collection if a guest that
-            could is being started.
+            For each event it waits for, the guests that could cause the event; an empty collection if such a guest is
+            being started.
         """
 
     def confirm_sent(self, key: int, count: int) -> None:

@@ -70,7 +70,7 @@ class ReadyEnvironment:
         numpy_version: Version of its numpy.
         digest: SHA-256 of the archive, None if it is not an archive.
         is_host: Whether it is the host's interpreter, with the host's packages.
-        bytecode: Folder for bytecode, None if bytecode lies beside the sources.
+        bytecode: Folder for bytecode, None if bytecode is beside the sources.
         library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
         user_site: Whether it uses the user's site-packages (host only).
         lease: Lease on its store entry, None if it is not in the store.

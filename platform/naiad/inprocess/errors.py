@@ -26,7 +26,7 @@ class TritonError(Exception):
 
 
 class UnknownError(TritonError):
-    """An error without a class of its own, such as a cancelled request."""
+    """An error without a specific class, such as a cancelled request."""
 
 
 class InternalError(TritonError):

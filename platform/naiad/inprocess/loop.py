@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for callers that have no event loop or another one.
+"""An event loop on a separate thread, for callers that have no event loop or another one.
 
 How the threads and the loop work together
 ------------------------------------------
@@ -12,7 +12,7 @@ The engine is single-threaded: all its state belongs to one event loop, and only
 - `post` calls a function on the loop and does not wait (cancel, "a response has been read").
 
 The other direction needs no waiting: the loop puts responses into queues that the callers' threads read (`response`).
-The loop's thread must never call `run` or `call`, which would wait for themselves.
+The loop's thread must never call `run` or `call`: they would deadlock.
 
 Blocking work of the engine (files, archives) runs on worker threads of the loop's default executor. One call stays on
 the caller's thread: registering a repository reads its folder, and `Repositories` replaces its lists instead of

@@ -1,8 +1,8 @@
 """Metrics of the program itself, in addition to those of its servers and models.
 
-Families of one name share their series, as do metrics of one family with equal labels: the reference's API creates them
-anew in every place that counts. The registries hold weak references, so a family disappears from the metrics page when
-the program drops its last reference to it.
+Families of one name share their series, as do metrics of one family with equal labels: with the reference's API, every
+place that counts creates its own objects. The registries hold weak references, so a family disappears from the metrics
+page when the program drops its last reference to it.
 """
 
 from __future__ import annotations

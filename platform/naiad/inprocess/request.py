@@ -36,7 +36,7 @@ class InferenceRequest:
         flags: 1 for the start of a sequence, 2 for its end.
         correlation_id: Id of the sequence.
         priority: The priority, 0 for the model's default.
-        timeout: Microseconds that the request may wait in the queue, 0 for no limit of its own.
+        timeout: Microseconds that the request may wait in the queue, 0 to apply only the model's limit.
         inputs: Tensors by input name, or objects that can be converted: arrays, lists, objects with `__dlpack__`. Their
             memory is read when the request is dispatched; do not change it before the first response.
         parameters: Parameters of the request.

@@ -7,7 +7,7 @@ the report is posted to the engine's thread.
 
 Three cases need care:
 
-- The caller also gets the responses in a queue of its own (`InferenceRequest.response_queue`). Nothing reports when it
+- The caller also gets the responses in its own queue (`InferenceRequest.response_queue`). Nothing reports when it
   reads that queue, so every response counts as read at once.
 - The caller drops the iterator before the last response. `release` then reports all unread responses, and later ones
   count as read at once, or the model would stay held back forever.

@@ -1,4 +1,4 @@
-"""A server in this process: the engine runs on a thread of its own, and any other thread may call it.
+"""A server in this process: the engine runs on a separate thread, and any other thread may call it.
 
 `loop` describes how callers' threads and the engine's event loop work together.
 """

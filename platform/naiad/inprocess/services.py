@@ -1,6 +1,6 @@
 """Network services of a server in this process: HTTP, gRPC and metrics, as in the `tritonfrontend` package.
 
-Names, defaults and error texts are the package's. Each service has a dataclass `Options` of its own and creates its
+Names, defaults and error texts are the package's. Each service has its own dataclass `Options` and creates its
 frontend on the server's event loop, because a frontend belongs to the loop that it is created on.
 """
 

@@ -2,12 +2,12 @@
 
 The kernel then writes to the segment itself, so that a tensor of megabytes is not copied on its way to the guest. The
 frontend reserves before it knows the request; a reservation becomes the batch's input block (`claim`) if its tensors
-lie as the guest expects them. Else they are copied as those of any other request.
+have the layout that the guest expects. Otherwise they are copied, as for any other request.
 
 A block has two users: the request, which may have to be sent again to another guest, and the guest. It is free when
-neither refers to it. For the request that is noticed by the last reference to its bytes (`memory.tracking`).
+neither refers to it. `memory.tracking` reports when the request's last reference to its bytes is dropped.
 
-A guest may write to its inputs. So reserved bytes are sent from where they lie only once: a retry copies them.
+A guest may write to its inputs. So reserved bytes are sent in place only once: a retry copies them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InputReservations:
         waiting: Reservations that may yet be claimed, by the id of their array. The entry goes with the array, so the
             id cannot be that of another object.
         sent: Arrays that the guest refers to, by block.
-        dropped: Blocks that nobody refers to any more. Filled by the thread that drops the last reference.
+        dropped: Blocks without references. Filled by the thread that drops the last reference.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -60,7 +60,7 @@ class InputReservations:
         self._tracked: dict[int, weakref.ref[Bytes]] = {}  # by block
 
     def reserve(self, size: int, ahead: int) -> memoryview | None:
-        """Memory for a body of *size* bytes, the first *ahead* of which are not tensors; None if there is no room."""
+        """Memory for a body of *size* bytes that has *ahead* bytes before its tensors; None if there is no room."""
         self.free_dropped()
         segment = self._segment
         if segment.in_use + size > segment.capacity // _MAX_SHARE:
@@ -81,14 +81,14 @@ class InputReservations:
         return view
 
     def claim(self, tensors: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
-        """The block of a reservation that holds *tensors*, and where in the segment they begin; it is the guest's then.
+        """The block of a reservation that holds *tensors*, and where in the segment they begin; the guest then owns it.
 
         Args:
             tensors: Bytes of each.
             offsets: Where the guest will look for each, relative to the first.
 
         Returns:
-            None if they lie elsewhere, in another order or at other distances: they must be copied.
+            None if they are elsewhere, in another order or at other distances: they must be copied.
         """
         if not tensors or not isinstance(tensors[0], memoryview):
             return None
@@ -108,7 +108,7 @@ class InputReservations:
         return reservation.block, start
 
     def free_dropped(self) -> None:
-        """Free the blocks that nobody refers to any more."""
+        """Free the blocks without references."""
         while self.dropped:
             self._segment.release(self.dropped.popleft())
 

@@ -1,8 +1,8 @@
-"""Bytes of a segment whose last reference is noticed, however many objects hold parts of them until then.
+"""Bytes of a segment that report when their last reference is dropped, however many objects hold parts of them.
 
 A response's bytes are sliced, joined and kept by code that knows nothing of segments: a transport's write buffer,
-gRPC's C core. So nobody can report "done" for them. All slices are made from one numpy array, though, and a weak
-reference to that array calls back when the last slice is gone. A lost reference therefore cannot leak a block.
+gRPC's C core. That code cannot report when it is done with them. But all slices are made from one numpy array, and a
+weak reference to that array calls back when the last slice is freed. A lost reference therefore cannot leak a block.
 """
 
 from __future__ import annotations

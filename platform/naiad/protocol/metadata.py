@@ -35,7 +35,7 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """Name, KServe datatype and shape of an input or output; a leading -1 stands for the batch dimension.
+    """Name, KServe datatype and shape of an input or output; a leading -1 is the batch dimension.
 
     Attributes:
         labels: Class names of an output's elements; empty for most.

@@ -373,7 +373,7 @@ def _first_repeated(names: Sequence[str]) -> str | None:
 
 
 def _match(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Whether *dims* are the *expected* ones, of which -1 stands for any."""
+    """Whether *dims* match the *expected* ones, where -1 matches any size."""
     return len(dims) == len(expected) and all(e in (d, -1) for d, e in zip(dims, expected, strict=True))
 
 

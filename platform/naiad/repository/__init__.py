@@ -1,1 +1,1 @@
-"""Model repositories on disk: what lies where."""
+"""Model repositories on disk: their files and folders."""

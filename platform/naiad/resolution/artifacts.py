@@ -88,7 +88,7 @@ def is_compiled(path: Path, files: Files) -> bool:
 def _choose_pair(
     directories: tuple[Path, ...], default: GuestLayout, files: Files, notices: list[str]
 ) -> tuple[Path, Decision]:
-    """The first directory with both files, of which the stub is a script."""
+    """The first directory with both files whose stub is a script."""
     searched: list[SearchedPath] = []
     half: list[Path] = []
     for directory in directories:

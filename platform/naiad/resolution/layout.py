@@ -1,4 +1,4 @@
-"""Installs the default guest in a directory of its own.
+"""Installs the default guest in a separate directory.
 
 The guest's package is installed in the host's site-packages. A guest started from there could import every package of
 the host. So it is copied into a directory that contains nothing else and is named by the hash of its content. Such a

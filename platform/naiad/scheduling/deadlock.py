@@ -4,7 +4,7 @@ The wait-for graph has an edge from an instance that waits for a call to every i
 A call waits for *any* of these instances, and one that calls several models at once waits for *all* of its calls (or
 for any of them, if they come from several threads). Such AND-OR graphs have no simple "a cycle is a deadlock" rule, so
 a deadlock is computed as a greatest fixed point: assume that all waiting instances are blocked, repeatedly remove those
-that a non-blocked instance can serve, and what remains is blocked for ever.
+that a non-blocked instance can serve, and what remains is blocked forever.
 
 The reference does not detect this: models that wait for each other hang.
 """
@@ -21,8 +21,8 @@ def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) ->
     """The deadlocked instances: those that need the results of all their calls.
 
     Args:
-        waits: For each waiting instance its calls, and for each call the instances of which any could execute it. A
-            call without such instances waits for one that is starting, so it does not block.
+        waits: For each waiting instance its calls, and for each call the instances that could execute it. A call
+            without such instances waits for one that is starting, so it does not block.
 
     Returns:
         The largest set of instances that each have a call which only instances of the set could execute.
@@ -33,7 +33,7 @@ def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) ->
 def find_mutually_blocked(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
     """The deadlocked instances: those that can continue with the result of any of their calls.
 
-    Unlike `find_deadlocked`, this is for calls of several threads, of which one result may unblock the instance.
+    Unlike `find_deadlocked`, this is for calls of several threads: the result of one call may unblock the instance.
 
     Args:
         calls: For each instance that waits only for its calls: these calls, as in `find_deadlocked`.

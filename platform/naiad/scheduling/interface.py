@@ -98,7 +98,7 @@ class Row(NamedTuple, Generic[AnyItem]):
     """One row of a batch of sequences.
 
     Attributes:
-        item: The request; None for a padding row. A padding row stands for a slot without a request, so that the
+        item: The request; None for a padding row. A padding row represents a slot without a request, so that the
             following rows keep their positions; its inputs are those of another row, filled with zeros.
         correlation_id: Id of the sequence, which an iterative scheduler may have generated; 0 in a padding row.
         flags: SEQUENCE_START and SEQUENCE_END, as passed to the model.

@@ -119,7 +119,7 @@ class Guest:
     Args:
         execute: The method, None if there is none.
         instance_name: For errors.
-        model_file: Likewise.
+        model_file: For errors.
         decoupled: Whether a request may have any number of responses.
         log: Called with level and message of what the stub logs.
     """
@@ -192,7 +192,7 @@ class Guest:
                 done.result()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of this model's coroutines, on a thread of its own: a notebook's loop is busy running the cell."""
+        """The loop of this model's coroutines, on a separate thread: a notebook's loop is busy running the cell."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
@@ -280,7 +280,7 @@ class _Writer:
 
 
 class _TestSenders(HostSenders):
-    """Response senders whose client is the test: it reads at once, and cancels if `Request.is_cancelled` says so."""
+    """Response senders whose client is the test: it reads at once, and cancels if `Request.is_cancelled` is set."""
 
     def is_cancelled(self, handle: Ticket) -> bool:
         """Whether the test has cancelled the request."""

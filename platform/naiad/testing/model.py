@@ -347,7 +347,7 @@ class ModelUnderTest:
 
 @contextlib.contextmanager
 def _in_the_servers_words() -> Iterator[None]:
-    """Tell of the exceptions of a model that is being loaded as the server does."""
+    """Raise the exceptions of a model that is being loaded with the server's error text."""
     try:
         yield
     except NaiadError:

@@ -1,4 +1,4 @@
-"""The modules of models under test, several of which are open in one process: each `1/model.py` is module `1.model`.
+"""The modules of models under test. One process opens several models, and each `1/model.py` is module `1.model`.
 
 A server gives each model a process. Here the modules of one model at a time are in `sys.modules`, and its folders at
 the end of `sys.path`; entering another model swaps them.
@@ -25,9 +25,9 @@ class ModelModules:
     _entered: ClassVar[ModelModules | None] = None
 
     def __init__(self, version_dir: str, *folders: Path) -> None:
-        """Modules from *folders*, of the model whose version lies in *version_dir*.
+        """Modules from *folders*, of the model whose version is in *version_dir*.
 
-        Modules that are there already are not the model's, wherever they lie: tests may lie beside a model.
+        Modules that are already imported are not the model's, wherever their files are: tests may be beside a model.
         """
         self._version_dir = version_dir
         self._folders = tuple(str(folder) for folder in folders)

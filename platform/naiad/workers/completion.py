@@ -19,7 +19,7 @@ logger = logging.getLogger("naiad.guest")
 async def complete_in_guest(spec: LaunchSpec) -> str:
     """The configuration as JSON, completed by the guest that *spec* describes; its LOAD must ask for completion.
 
-    The guest is a process of its own, so that nothing the model does while completing affects its instances.
+    The guest is a separate process, so that nothing the model does during completion affects its instances.
 
     Raises:
         ModelError: If the model's code failed.
@@ -64,7 +64,7 @@ class _CompletionOwner:
 
 
 class NoServices:
-    """Rejects what a model asks for while it completes its configuration: there is no server for it yet."""
+    """Rejects the calls and queries of a model during completion: it has no server yet."""
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """Respond with an error."""

@@ -110,8 +110,8 @@ def write_execute(
         memory: The instance's memory.
 
     Returns:
-        The EXECUTE frame, maybe with one before it that releases output blocks; and the input block to release when the
-        batch is done (less than 0: none).
+        The EXECUTE frame, after a frame that releases output blocks if there are any; and the input block to release
+        when the batch is done (less than 0: none).
 
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.

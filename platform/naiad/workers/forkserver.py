@@ -195,7 +195,7 @@ class ForkServer:
             try:
                 kind = wire.FRAME.unpack_from(data)[1]
                 self._on_message(unpack(FROM_FORK_SERVER, kind, data[wire.FRAME.size :]))
-            except Exception as error:  # a fault of its own, which ends only it and its guests
+            except Exception as error:  # a fault of the fork server, which ends only it and its guests
                 logger.exception("the fork server of '%s' (pid %d) is killed", self._spec.name, self.pid)
                 self._stop(f"it broke the protocol: {error}")
 

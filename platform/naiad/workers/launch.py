@@ -84,7 +84,7 @@ class LaunchedGuest:
 
 
 async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
-    """Start the guest, by fork if *spec* says so and it works, else by its interpreter.
+    """Start the guest, by fork if *spec* has `prewarm` and forking succeeds, else by its interpreter.
 
     Raises:
         GuestExitedError: If the interpreter cannot be executed.
@@ -153,7 +153,7 @@ def start_stub(
             stdout=None if spec.at_terminal else subprocess.PIPE,
             stderr=None if spec.at_terminal else subprocess.PIPE,
             pass_fds=descriptors,
-            # A session of its own: Ctrl-C in the terminal goes to the host alone, and the guest and its children
+            # A separate session: Ctrl-C in the terminal reaches only the host, and the guest and its children
             # can be killed as one process group.
             start_new_session=True,
         )

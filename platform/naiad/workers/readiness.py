@@ -1,4 +1,4 @@
-"""Asks a guest whether its model is ready, on a socket of its own: the guest replies while its model executes.
+"""Asks a guest whether its model is ready, on a separate socket: the guest replies while its model executes.
 
 Rules (PB src/python_be.cc): there is one query at a time, and callers that come meanwhile share its reply. A caller
 waits five seconds at most; the query stays open.

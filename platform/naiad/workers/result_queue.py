@@ -11,8 +11,8 @@ from naiad.protocol.inference import InferResponse
 from naiad.workers.calls import error_result, result_block, write_result
 
 _SMALL_BLOCKS = 1 << 20
-"""Bytes of small input blocks that a guest may keep, to release them together: if no more are in use, waiting for a
-release would wait for ever, and the result is replaced by an error."""
+"""Bytes of small input blocks that a guest may keep, to release them together. If no more are in use, a release may
+never come, so the host does not wait: it replaces the result by an error."""
 
 
 class ResultQueue:

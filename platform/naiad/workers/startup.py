@@ -88,7 +88,7 @@ class GuestStartup:
             await asyncio.wait(waited, timeout=PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if self._outcome.done():
                 config = self._outcome.result()
-                # Ready, but exited since: that exit would be reported to nobody. (After COMPLETED an exit is normal.)
+                # After READY an exit is a failure that no other code reports. After COMPLETED it is normal.
                 if config or not exited.done():
                     return config
             if exited.done():

@@ -72,7 +72,7 @@ def copy_or_borrow(
         layout: As checked.
         memory: The guest's memory.
         sender: The guest, for errors.
-        apart: Each tensor with bytes is in a block of its own; else all are in one.
+        apart: Each tensor with bytes is in a separate block; else all are in one.
 
     Raises:
         ProtocolError: If a block is missing or outside the segment.

@@ -6,7 +6,7 @@ and to the process) and its *services* (what the model asks the server for). Eve
 A worker's life:
 
 1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`workers.startup`).
-2. `execute` sends a batch. The guest responds with any number of RESPONSES, the last of which is DONE.
+2. `execute` sends a batch. The guest responds with any number of RESPONSES; the last one is DONE.
 3. The process ends. `stop` and `kill` end it deliberately. If it exits by itself, responses that it had sent are read
    first, then the owner gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.
 """
@@ -405,12 +405,12 @@ class Worker:
             self._owner.on_exit(self, error)
 
     def _on_channel_end(self, reason: str) -> None:
-        """Kill a guest without its channel, unless it exits by itself first, with an exit code of its own."""
+        """Kill a guest without its channel, unless it exits by itself first, with its own exit code."""
         if not self._is_stopping:  # `stop` has its own timeout
             self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
 
     def _kill_for(self, reason: str) -> None:
-        """Kill the guest for a fault of its own, which its exit report names."""
+        """Kill the guest because of *reason*, which its exit report contains."""
         if self._is_gone or self._is_stopping or self._process.kill_reason:
             return
         self._process.kill_reason = reason

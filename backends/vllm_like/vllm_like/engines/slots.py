@@ -41,7 +41,7 @@ class SlotQueue:
             self._start_jobs()
 
     def poll_cancelled(self) -> None:
-        """Cancel queued jobs that are no longer needed. Running jobs call this, as often as they like."""
+        """Cancel queued jobs that are no longer needed. Running jobs may call this at any time."""
         if not self._queued or time.monotonic() < self._next_poll:
             return
         with self._lock:

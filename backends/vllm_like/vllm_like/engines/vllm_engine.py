@@ -1,4 +1,4 @@
-"""The engine `vllm`: vLLM's `AsyncLLM` on an event loop in a thread of its own.
+"""The engine `vllm`: vLLM's `AsyncLLM` on an event loop in a separate thread.
 
 The keys of `model.json` are the fields of `AsyncEngineArgs` in the installed release of vLLM.
 """
@@ -287,7 +287,7 @@ def _alternatives(sampled: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str,
 def _classify(error: Exception) -> Exception:
     """*error* as CallerError or BusyError if it is one.
 
-    Earlier releases of vLLM raise ValueError for an invalid request, later ones VLLMClientError, which is no subclass.
+    Earlier releases of vLLM raise ValueError for an invalid request; later ones raise VLLMClientError, not a subclass.
     """
     if isinstance(error, (CallerError, BusyError)):
         return error

@@ -20,7 +20,7 @@ PYTHON_FILENAME = "model.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
-    """The file or directory by which a backend's models are recognised; `directory` is None where it may be either."""
+    """The file or directory by which a backend's models are recognised; `directory` is None if it may be either."""
 
     backend: str
     filename: str

@@ -135,7 +135,7 @@ def header_pattern(text: str) -> re.Pattern[str]:
 
 
 def read_api_keys(values: FlagValues, flag: str) -> tuple[str, ...]:
-    """The keys of which clients of the OpenAI API must send one; empty: no key is required.
+    """The API keys of the OpenAI API: a client must send one of them; empty: no key is required.
 
     They come from the environment and from the file that *flag* names, not from the command line, which every local
     user can read in /proc.

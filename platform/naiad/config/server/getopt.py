@@ -76,7 +76,7 @@ def _candidates(name: str, by_name: Mapping[str, Flag]) -> list[Flag]:
     if name in by_name:
         return [by_name[name]]
     candidates = [flag for flag in by_name.values() if flag.name.startswith(name)]
-    # A prefix that is unique among the reference's flags stays unique, whatever flags of our own are added.
+    # A prefix that is unique among the reference's flags stays unique, even if naiad adds flags.
     candidates = [flag for flag in candidates if not flag.own] or candidates
     # Two names of the same flag are not ambiguous.
     return candidates[:1] if len({flag.same_as or flag.name for flag in candidates}) == 1 else candidates

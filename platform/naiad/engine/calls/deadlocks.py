@@ -127,7 +127,7 @@ class DeadlockDetector:
                     return
 
     def _answerers_of(self, workers: Sequence[Worker]) -> dict[Worker, list[Collection[Worker]]]:
-        """For each worker, for each of its calls: the workers any of which could answer it."""
+        """For each worker, for each of its calls: the workers that could answer it."""
         return {
             worker: [servers for call in self._calls[worker].values() for servers in call.version.waits_of(call.key)]
             for worker in workers

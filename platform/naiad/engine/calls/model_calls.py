@@ -191,7 +191,7 @@ class ModelCalls:
         return bool(cycle)
 
     def _waits(self) -> Mapping[Worker, Sequence[Collection[Worker]]]:
-        """For each blocked instance, for each of its calls: the instances any of which could answer it."""
+        """For each blocked instance, for each of its calls: the instances that could answer it."""
         waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
         for worker, calls in self._calls.items():
             for pending in calls.values():

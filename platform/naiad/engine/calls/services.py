@@ -23,7 +23,7 @@ class ModelServices:
         query_handlers: Handlers of queries, by what is asked for.
         notification_handlers: Handlers of notifications, by their subject.
         exit_handlers: Called with each guest that has exited.
-        on_call: See `GuestServices.on_call`; likewise the other callbacks about calls.
+        on_call: See `GuestServices.on_call`, also for the other callbacks about calls.
     """
 
     def __init__(self, registry: Registry) -> None:

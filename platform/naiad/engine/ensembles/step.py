@@ -189,7 +189,7 @@ class StepRequest:
         self._sequence: tuple[int | str, int] = (0, 0)
 
     def submit(self) -> None:
-        """Submit the request to the step's model; the owner is told if it is rejected."""
+        """Submit the request to the step's model; call `on_step_error` of the owner if it is rejected."""
         owner, submitter = self._owner, self._submitter
         if owner.is_ended:
             owner.on_step_error(self._number, cancelled(), True)

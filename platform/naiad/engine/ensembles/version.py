@@ -1,6 +1,6 @@
 """One loaded version of an ensemble: a graph of steps, which are requests to other models.
 
-An ensemble has no guests and no queue of its own. Its requests pass an `Admission`, like those to models; then each is
+An ensemble has no guests and no queue. Its requests pass an `Admission`, like those to models; then each is
 an `EnsembleRequest`, whose steps are submitted to the versions that the registry has at that moment.
 """
 

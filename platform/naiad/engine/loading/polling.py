@@ -48,12 +48,12 @@ class Poller:
         self._one_at_a_time = asyncio.Lock()
 
     def begin(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
-        """Note what was loaded at the start, and of what."""
+        """Record which models were loaded at the start, and from which files."""
         self._before = look
         self._note(look, outcomes)
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Poll until the task is cancelled."""
         in_a_row = 0
         while True:
             in_a_row = in_a_row % _PATIENCE
@@ -111,7 +111,7 @@ class Poller:
         for key, error in outcomes.items():
             signature = look.get(key)
             if signature is None:
-                continue  # it could not be read whole: whatever comes next is a change
+                continue  # it could not be read completely: the next signature counts as a change
             is_new = signature != self._loaded.get(key)
             self._loaded[key] = signature
             if error is None:

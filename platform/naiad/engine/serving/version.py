@@ -52,7 +52,7 @@ class ModelVersion:
         instances: Its instances.
         resolution: What runs it; None until the loader sets it.
         submit: See `ServedVersion.submit`.
-        on_response: See `WorkerOwner.on_response`; likewise `on_batch_done`, `is_refill_urgent` and `trace_of`.
+        on_response: See `WorkerOwner`, also for `on_batch_done`, `is_refill_urgent` and `trace_of`.
     """
 
     resolution: Resolution | None = None

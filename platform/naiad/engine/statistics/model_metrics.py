@@ -1,7 +1,7 @@
 """Metrics that models create for themselves: one registry for all guests.
 
 Metrics of the same name, kind and labels in several guests are one metric. A guest refers to its families and metrics
-by numbers of its own. Families and metrics are reference counted: each is removed when the last guest that refers to it
+by its own numbers. Families and metrics are reference counted: each is removed when the last guest that refers to it
 drops it or exits. Texts are the reference's (PB src/metric_family.cc, CORE src/metric_family.cc).
 """
 

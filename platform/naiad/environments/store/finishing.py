@@ -95,8 +95,8 @@ def _complete_bytecode(
 ) -> tuple[dict[str, FileState], bool]:
     """Compile the stale sources if they are few: at least those that `conda-unpack` has just changed.
 
-    Compiling a file takes about 4 ms. An environment packed without bytecode can have tens of thousands of files, most
-    of which are never imported. Those are compiled on import, into the entry's `bytecode` folder, once for all guests.
+    Compiling a file takes about 4 ms. An environment packed without bytecode can have tens of thousands of files, and
+    most are never imported. They are compiled on import, into the entry's `bytecode` folder, once for all guests.
 
     Returns:
         The files of the entry afterwards, and whether every importable source has bytecode.

@@ -34,7 +34,7 @@ class ReadyEntry:
         prefix: Folder of the environment.
         interpreter: Facts about its interpreter.
         library_path: Folder that its interpreter needs in LD_LIBRARY_PATH, None normally.
-        bytecode: Folder for its bytecode, None if bytecode lies beside the sources.
+        bytecode: Folder for its bytecode, None if bytecode is beside the sources.
     """
 
     digest: str

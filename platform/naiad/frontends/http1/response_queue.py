@@ -258,7 +258,7 @@ class ResponseQueue(HttpExchange):
 
 
 def _do_nothing(*_: object) -> None:
-    """Stands for the callbacks of a connection that is lost."""
+    """Replaces the callbacks of a connection that is lost."""
 
 
 def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:

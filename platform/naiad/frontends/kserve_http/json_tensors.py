@@ -164,7 +164,7 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
 
     try:
         array = np.array(data)
-        # numpy also chooses floats for integers of which some are beyond the largest INT64; these are converted below.
+        # numpy also chooses floats if some integers are beyond the largest INT64; these are converted below.
         if array.dtype != object and not (array.dtype.kind == "f" and datatype in _UNSIGNED):
             return array
     except (ValueError, OverflowError):  # ragged lists, or more dimensions than numpy supports

@@ -64,7 +64,7 @@ class OpenAiSettings:
     """Settings of the API.
 
     Attributes:
-        keys: API keys, one of which each request must present; empty to accept all requests.
+        keys: API keys; each request must present one of them; empty to accept all requests.
         default_tokens: `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context
             in chats.
         lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to

@@ -92,7 +92,7 @@ class EmbeddingSink:
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         """Write the response."""
         if response is not None:
-            self._on_sent()  # discarded responses too: the engine would block a model that sends more for ever
+            self._on_sent()  # discarded responses too: otherwise a model that sends more would block forever
         exchange = self._exchange
         if exchange is None or (response is None and not final):
             return

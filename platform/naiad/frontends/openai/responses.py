@@ -1,8 +1,8 @@
 """Responses to requests for text: as one JSON document, or as a stream of events.
 
 A request with several prompts is several inference requests, but one response. `TextResponse` collects the models'
-responses to all prompts and passes what is new to a `ResponseWriter`, of which there are two: `DocumentWriter` writes
-one document at the end, `EventStreamWriter` writes an event for each delta. A failure of one prompt ends the response
+responses to all prompts and passes what is new to a `ResponseWriter`. There are two: `DocumentWriter` writes one
+document at the end, `EventStreamWriter` writes an event for each delta. A failure of one prompt ends the response
 and cancels the other prompts' requests.
 """
 
@@ -132,7 +132,7 @@ class TextResponse:
                 if not self.is_over:
                     events = self._add(prompt, response)
             if self.is_over:
-                # Counted all the same: the engine would block a model that ignores its cancellation for ever.
+                # Discarded responses count too: otherwise a model that ignores its cancellation would block forever.
                 sent.add()
                 return
             self._writer.send(events, sent)
@@ -232,7 +232,7 @@ class DocumentWriter:
         self._documents = DocumentBuilder(request)
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]]) -> bytes:
-        """Append the deltas to their choices; there are no events."""
+        """Append the deltas to their choices; return no events."""
         for choice, delta in deltas:
             choice.text += delta.text
             choice.logprobs += delta.logprobs
@@ -302,7 +302,7 @@ class EventStreamWriter:
         choice.finish_reason = delta.finish_reason
         is_new = delta.text or delta.logprobs or delta.message
         if delta.finish_reason is not None and is_new and self._request.is_chat:
-            # OpenAI sends a chat's finish reason in a chunk of its own, with an empty delta.
+            # OpenAI sends a chat's finish reason in a separate chunk, with an empty delta.
             chunks.append(self._documents.delta_chunk(choice, delta, None))
             chunks.append(self._documents.delta_chunk(choice, ChoiceDelta(delta.index, ""), delta.finish_reason))
         elif is_new or delta.finish_reason is not None:

@@ -123,7 +123,7 @@ class BatchRule:
         for entry in entries:
             if count:
                 total = size + entry.size
-                # Beyond the largest preferred size, whatever fits below it counts as preferred, as in the reference.
+                # Above the largest preferred size, a batch that fits below it counts as preferred, as in the reference.
                 if total > self.largest and not preferred_count:
                     preferred_count = count
                 if total > self.max_size or (entry.key != key and entry.key is not None and key is not None):

@@ -14,7 +14,8 @@ sequence:
 
 An iterative sequence (`iterative_sequence`) has one request. The model reschedules it until it is finished.
 
-An instance executes one batch at a time, whatever its depth: the next requests of its sequences depend on the results.
+An instance executes one batch at a time, even if its depth allows more: the next requests of its sequences depend on
+the results.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class SequenceRules:
 
     Attributes:
         model: The model's name.
-        is_iterative: Whether a request without a correlation id starts a sequence of its own.
+        is_iterative: Whether a request without a correlation id starts a new sequence.
         is_closed: Whether new sequences are rejected, because the server stops.
         lost_text: Error text for a request whose sequence was lost with its instance.
     """
