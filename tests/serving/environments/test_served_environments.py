@@ -130,7 +130,7 @@ class Breaker:
             "says_arm": (manifest(platform="linux-riscv64"), "is for linux-riscv64"),
             "too_new": (manifest(glibc="9.99"), "needs glibc 9.99 or newer"),
             "too_large": (manifest(size=1 << 60), "no space to unpack"),
-            "says_nonsense": (b"{}", "is broken (KeyError('format'))"),
+            "says_nonsense": (b"{}", "is invalid (KeyError('format'))"),
         }
         return {
             "windows": (self.archive("windows", member("python.exe")), "it holds python.exe, made for Windows"),
