@@ -39,6 +39,4 @@ def test_sentences_of_like_meaning_get_vectors_of_like_direction(tmp_path: Path)
         assert 15 < answer["num_input_tokens"] < 40
         assert "embeddings only: send an 'embedding_request'" in refusal(server, "minilm", text_input="hello")
         long = json.dumps({"input": [7] * 300})
-        assert "300 tokens are more than 'max_model_len' (256)" in refusal(
-            server, "minilm", embedding_request=long
-        )
+        assert "300 tokens are more than 'max_model_len' (256)" in refusal(server, "minilm", embedding_request=long)
